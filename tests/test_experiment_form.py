@@ -73,7 +73,7 @@ def test_claims_as_rows_compare_quantities_and_say_both() -> None:
     far = quantities.superior("far", "they go far", last.at(seed=three), still, by=10)
     outcome = far.test(result)
     assert outcome.holds
-    assert str(outcome.detail).startswith("distance walk -1 16 m, distance 0 none 0 m; mean difference 16")
+    assert str(outcome.detail).startswith("distance walk last step 16 m, distance 0 none 0 m; mean difference 16")
     assert not quantities.superior("far", "they go far", last.log2, 8).test(result).holds
     assert quantities.equivalent("near", "they are near", last / 16, 1, within=1).test(result).holds
     within = quantities.within("between", "they lie between", last, 15, quantities.of("six") * 3)

@@ -32,7 +32,7 @@ import numpy as np
 from .. import exact_products
 from ..hardware.cases import Case
 from ..words import Text, say
-from .outcomes import Evidence, Outcome, absent
+from .outcomes import Evidence, Outcome, Part, absent, each_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,6 +60,8 @@ class Claims(list[Claim]):
 
     @CLAIMS.proved("a BF16 number takes 16 bits")
     def width(result: Result) -> Outcome: ...
+
+    One that yields outcomes, or codes that must be the same, holds where all do: see :func:`.outcomes.each_of`.
     """
 
     def proved(self, text: str, id: str = "") -> Callable[[Test], Test]:
@@ -82,15 +84,18 @@ class Claims(list[Claim]):
         def register(test: Test) -> Test:
             def tried(result: Any) -> Outcome:
                 lacking = [name for name in needs if importlib.util.find_spec(name) is None]
-                return absent(say("{library} is not installed", library=lacking[0])) if lacking else test(result)
+                if lacking:
+                    return absent(say("{library} is not installed", library=lacking[0]))
+                outcome = test(result)
+                return outcome if isinstance(outcome, Outcome) else each_of(outcome)
 
-            self.append(Claim(id or test.__name__, evidence, say(text), tried if needs else test))
+            self.append(Claim(id or test.__name__, evidence, say(text), tried))
             return test
 
         return register
 
 
-Test: TypeAlias = Callable[[Any], Outcome]
+Test: TypeAlias = Callable[[Any], Outcome | Iterable[Part]]
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 import numpy as np
 
 from .. import draw, formats
 from ..words import CLAUSE, joined, say
 from .outcomes import Outcome, failed, passed
+
+# A format, weights and updates that are not zero, float64, and whether their sum is the weight.
+Sums: TypeAlias = tuple[str, np.ndarray, np.ndarray, np.ndarray]
 
 
 def lost_by_criterion(w: np.ndarray, u: np.ndarray, fmt: str) -> np.ndarray:
@@ -26,14 +30,26 @@ def lost_by_criterion(w: np.ndarray, u: np.ndarray, fmt: str) -> np.ndarray:
     return np.asarray(lost & (u != 0) & (w != 0))
 
 
-def ratio_rule(runs: Iterable[tuple[str, np.ndarray, np.ndarray, np.ndarray]]) -> Outcome:
+def half_gap(sums: Iterable[Sums]) -> Outcome:
+    """Half the gap beside the weight names every lost update, and no other."""
+    texts = []
+    for fmt, w, u, lost in sums:
+        if wrong := int((lost_by_criterion(w, u, fmt) != lost).sum()):
+            return failed(say("{fmt}: {wrong:,} of {of:,} differ", fmt=fmt, wrong=wrong, of=lost.size))
+        texts.append(say("{fmt}: {share:.1%} of {of:,} lost", fmt=fmt, share=lost.mean(), of=lost.size))
+    return passed(joined(texts, CLAUSE))
+
+
+def ratio_rule(sums: Iterable[Sums]) -> Outcome:
     """A ratio |w|/|u| of 2^p is necessary for a loss, twice that sufficient; between them some survive.
 
-    ``runs``: formats with weights and updates, float64, no update zero, and whether the sum returned the weight.
+    Of weights that are normal numbers.
     """
     texts = []
-    for fmt, w, u, lost in runs:
-        w, u, limit = np.abs(w), np.abs(u), 2.0 ** formats.get(fmt).significand_bits
+    for fmt, *columns in sums:
+        form = formats.get(fmt)
+        w, u, lost = (x[np.abs(columns[0]) >= form.smallest_normal] for x in columns)
+        w, u, limit = np.abs(w), np.abs(u), 2.0**form.significand_bits
         doomed, certain = w >= limit * u, w >= 2 * limit * u  # products by powers of two: exact
         between = doomed & ~certain
         alive, limits = int((between & ~lost).sum()), {"limit": f"{limit:.0f}", "twice": f"{2 * limit:.0f}"}

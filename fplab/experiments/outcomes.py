@@ -5,7 +5,8 @@ It imports where only numpy is installed, as all of an experiment does.
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -128,6 +129,26 @@ def same_bits(got: np.ndarray, want: np.ndarray, fmt: str, nan_equal: bool = Tru
     first, other = texts
     message = say("{n:,} of {all:,} differ; first at {place}: {first} against {other}")
     return failed(message.fill(n=where.size, all=got.size, place=int(where[0]), first=first, other=other))
+
+
+Part: TypeAlias = Outcome | tuple[str | Text, np.ndarray, np.ndarray, str]
+
+
+def each_of(parts: Iterable[Part]) -> Outcome:
+    """The first outcome that is no pass; else a pass with what all say. For an outcome (name, codes, codes that they
+    must be, format) may stand."""
+    details, n = list[str | Text](), 0
+    for part in parts:
+        if isinstance(part, Outcome):
+            outcome = part
+            details.append(outcome.detail)
+        else:
+            name, got, want, fmt = part
+            outcome, n = same_bits(got, want, fmt), n + got.size
+            outcome = replace(outcome, detail=joined((name, outcome.detail), ": "))
+        if not outcome.holds:
+            return outcome
+    return passed(joined([*[say("{n:,} results, every bit", n=n)] * (n > 0), *details], CLAUSE))
 
 
 def is_nan_code(codes: np.ndarray, fmt: str) -> np.ndarray:

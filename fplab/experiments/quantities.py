@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -63,21 +63,26 @@ class Quantity:
         """What a function makes of it, under a name."""
         return Quantity(name, lambda r: function(self.read(r)), lambda r: function(self.shown(r)))
 
+    def named(self, name: str) -> Quantity:
+        """The same by another name."""
+        return replace(self, name=name)
+
     def __sub__(self, other: Quantity | float) -> Quantity:
-        return self._with(operator.sub, other)
+        return self._with(operator.sub, "-", other)
 
     def __add__(self, other: Quantity | float) -> Quantity:
-        return self._with(operator.add, other)
+        return self._with(operator.add, "+", other)
 
     def __mul__(self, other: Quantity | float) -> Quantity:
-        return self._with(operator.mul, other)
+        return self._with(operator.mul, "*", other)
 
     def __truediv__(self, other: Quantity | float) -> Quantity:
-        return self._with(operator.truediv, other)
+        return self._with(operator.truediv, "/", other)
 
-    def _with(self, how: Callable[[Any, Any], Any], other: Quantity | float) -> Quantity:
+    def _with(self, how: Callable[[Any, Any], Any], sign: str, other: Quantity | float) -> Quantity:
         x = as_quantity(other)
-        return Quantity(self.name, lambda r: how(self.read(r), x.read(r)), lambda r: how(self.shown(r), x.shown(r)))
+        name = f"{self.name} {sign} {x.name}"
+        return Quantity(name, lambda r: how(self.read(r), x.read(r)), lambda r: how(self.shown(r), x.shown(r)))
 
     def values(self, result: Result) -> np.ndarray:
         """Its numbers, float64, in one dimension."""
@@ -109,7 +114,9 @@ def of(measure: str, **where: Any) -> Quantity:
 
 
 def _named(name: str, where: Mapping[str, Any]) -> str:
-    return " ".join([name, *(str(value) for value in where.values() if isinstance(value, str | int | float))])
+    named = [f"last {axis}" if value == -1 else str(value) for axis, value in where.items()
+             if isinstance(value, str | int | float)]  # fmt: skip
+    return " ".join([name, *named])
 
 
 def _at(array: Any, where: Mapping[str, Any]) -> Any:
@@ -139,22 +146,40 @@ def as_quantity(x: Compared) -> Quantity:
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-def superior(id: str, text: str, one: Quantity, other: Compared = 0.0, by: float = 0.0) -> Claim:
+Test: TypeAlias = Callable[[Result], Outcome]
+
+
+def superior(id: str, text: str, one: Compared, other: Compared = 0.0, by: float = 0.0) -> Claim:
     """A measured claim: ``one`` lies above ``other`` by more than ``by``, paired by seed: see :mod:`.statistics`."""
-    return Claim(id, Evidence.MEASURED, say(text), lambda r: _compared(statistics.superior, one, other, by, r))
+    return together(id, text, above(one, other, by))
 
 
 def equivalent(id: str, text: str, one: Quantity, other: Compared = 0.0, within: float = 0.0) -> Claim:
     """A measured claim: both are alike within a margin, paired by seed: see :mod:`.statistics`."""
-    return Claim(id, Evidence.MEASURED, say(text), lambda r: _compared(statistics.equivalent, one, other, within, r))
+    return together(id, text, alike(one, other, within))
 
 
-def _compared(how: Any, one: Quantity, other: Compared, margin: float, result: Result) -> Outcome:
+def together(id: str, text: str, *tests: Test) -> Claim:
+    """A measured claim that holds where each test does, such as ``above(...)`` and ``alike(...)``."""
+    return Claim(id, Evidence.MEASURED, say(text), lambda r: statistics.both(*(test(r) for test in tests)))
+
+
+def above(one: Compared, other: Compared = 0.0, by: float = 0.0) -> Test:
+    """The test of :func:`superior`."""
+    return lambda r: _compared(statistics.superior, one, other, by, r)
+
+
+def alike(one: Compared, other: Compared = 0.0, within: float = 0.0) -> Test:
+    """The test of :func:`equivalent`."""
+    return lambda r: _compared(statistics.equivalent, one, other, within, r)
+
+
+def _compared(how: Any, one: Compared, other: Compared, margin: float, result: Result) -> Outcome:
     """Both in words, and how a test of statistics ends."""
     both = [x for x in (one, other) if isinstance(x, Quantity)]
-    said = joined([*(x.said(result) for x in both), *[say("in powers of 2")] * one.octaves], COMMA)
-    a, b = one.values(result), as_quantity(other).values(result)
-    outcome: Outcome = how(a, np.broadcast_to(b, a.shape), margin, said)
+    said = joined([*(x.said(result) for x in both), *[say("in powers of 2")] * both[0].octaves], COMMA)
+    a, b = np.broadcast_arrays(*(as_quantity(x).values(result) for x in (one, other)))
+    outcome: Outcome = how(a, b, margin, said)
     return outcome
 
 
@@ -206,14 +231,18 @@ def same_bits(id: str, text: str, one: str, other: str, fmt: str, evidence: str 
 
 # --- tables -----------------------------------------------------------------------------------------------------
 def table(**arrays: Any) -> Columns:
-    """The table of arrays with axes: a row for each point of all their axes, whose coordinates come first."""
+    """The table of arrays with axes: a row for each point of all their axes, whose coordinates come first.
+
+    There is no row where nothing was measured.
+    """
     from xarray import broadcast
 
     whole = dict(zip(arrays, broadcast(*arrays.values()), strict=True))
     first = next(iter(whole.values()))
     points = np.meshgrid(*(first[axis].values for axis in first.dims), indexing="ij")
-    columns = {str(axis): at.ravel().tolist() for axis, at in zip(first.dims, points, strict=True)}
-    return columns | {name: x.values.ravel().tolist() for name, x in whole.items()}
+    columns = dict(zip(map(str, first.dims), points, strict=True)) | {name: x.values for name, x in whole.items()}
+    there = np.any([x.values == x.values for x in whole.values()], axis=0)
+    return {name: x[there].tolist() for name, x in columns.items()}
 
 
 def summary(result: Any, names: Sequence[str], over: str = "seed") -> Columns:
