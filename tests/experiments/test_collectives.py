@@ -9,10 +9,10 @@ import numpy as np
 
 from experiments.frame import Mutant, changed, frame, silent
 from fplab.experiments import collectives
-from fplab.experiments.collectives import Params, reduced, shown
+from fplab.experiments.collectives import CURVES, WAYS, E, curves, reduced, shown
 from fplab.experiments.figures import write_figures
 
-TINY = Params(ranks=(2, 16), elements=16, shares=4, images=2, steps=40, scales=-16, every=False, networks=3)
+TINY = replace(E.quick, ranks=(2, 16), elements=16, shares=4, images=2, scales=-16)
 
 
 def coarser(good: Any) -> Any:
@@ -32,12 +32,6 @@ def by_a_tree(good: Any) -> Any:
     )
 
 
-def fates(result: Any) -> dict[str, Any]:
-    """The averages of the networks' gradients."""
-    found = [collectives.averaged(result.params, gradients) for gradients in result.gradients]
-    return dict(zip(("fates", "compared", "nonzero"), map(np.stack, zip(*found, strict=True)), strict=True))
-
-
 MUTANTS = (
     Mutant("gloo's order reversed", ("gloo_order",), "fplab.parallel.gloo._taken",
            lambda good: lambda chunk, hop, ranks: good(chunk, ranks - 1 - hop, ranks), params=TINY),
@@ -48,26 +42,25 @@ MUTANTS = (
     Mutant("coarser wires", ("bounds", "formats", "stagnation"), "reduce_fast", coarser),
     Mutant("FP32 errors a thousandth", ("bounds",), change=changed("errors", lambda x: x * 1e-3)),
     Mutant("a tree in the place of a ring", ("depth", "formats", "stagnation"), "reduce_fast", by_a_tree),
-    Mutant("errors drawn of other sums", ("depth",), change=changed("errors", lambda x: x * 1.5)),
-    Mutant("averages in BF16", ("averaging",), "Wire", lambda good: lambda fmt: good("bf16"), part=fates),
+    Mutant("averages in BF16", ("averaging",), "Wire", lambda good: lambda fmt: good("bf16"), reuse=("slopes",)),
 )  # fmt: skip
 
-globals().update(frame(collectives, collectives.QUICK, MUTANTS))
+globals().update(frame(collectives, E.quick, MUTANTS))
 
 
 def test_the_full_size_adds_in_every_way() -> None:
     """Three algorithms by ten wires, and one that sums directly; the quick size computes those that are drawn."""
-    assert len({(one.algorithm, one.wire) for one in Params().curves}) == len(Params().curves) == 31
-    small = Params(ranks=(2, 8), elements=16, shares=2, images=2, steps=2, scales=-18)
-    result = collectives.run(small, silent)
+    assert len({WAYS[curve] for curve in curves(E.full)}) == len(curves(E.full)) == 31
+    small = replace(E.full, ranks=(2, 8), elements=16, shares=2, images=2, steps=2, scales=-18)
+    result = E.run(small, silent)
     assert result.errors.shape == (31, 2)
-    assert len(collectives.rows(result)["wire"]) == 62
-    assert collectives.QUICK.curves == small.curves[:10]
+    assert len(E.rows(result)["wire"]) == 62
+    assert curves(E.quick) == curves(small)[:10] == list(CURVES)
 
 
 def test_the_steps_move(result: Any, tmp_path: Path) -> None:
     """Every message of six collectives flies from its source's row to its target's; the end stays where none moves."""
-    files = write_figures(tmp_path, "collectives", collectives.EXPERIMENT, result, silent, ("zh.svg", "svg"))
+    files = write_figures(tmp_path, "collectives", E, result, silent, ("zh.svg", "svg"))
     assert files[-2:] == [tmp_path / "collectives.steps.zh.svg", tmp_path / "collectives.steps.svg"]
     chinese = ElementTree.parse(files[-2]).getroot()
     words = {text.text for text in chinese.iter("{http://www.w3.org/2000/svg}text")}
