@@ -75,18 +75,19 @@ def forged(case: Case, meta: Any = H100, spared: Sequence[str] = ()) -> None:
             assert ended({**known, name: fake}) in (Status.FAIL, Status.DIFFERS), (case.name, name)
 
 
-def compute_with_little_installed(experiment: Any, params: str = "QUICK") -> None:
+def compute_with_little_installed(experiment: Any, params: str = "QUICK", **smaller: int) -> None:
     """Every case is computed in a process that has numpy and torch, and neither numba, matplotlib nor ml_dtypes.
 
-    ``params``: the size, as an expression over the experiment's names.
+    ``params``: the size, as an expression over the experiment's names; ``smaller``: what is smaller than there.
     """
     name = experiment.__name__.rpartition(".")[2]
     code = (
-        "import sys\n"
+        "import dataclasses, sys\n"
         "for name in ('numba', 'matplotlib', 'ml_dtypes'): sys.modules[name] = None\n"
         f"import {experiment.__name__} as experiment\n"
         "from fplab.experiments import load\n"
-        f"for case in load({name!r}).asks(experiment.{params}): case.compute(case.inputs(), 'cpu')\n"
+        f"size = dataclasses.replace(experiment.{params}, **{smaller})\n"
+        f"for case in load({name!r}).asks(size): case.compute(case.inputs(), 'cpu')\n"
         "print('done')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

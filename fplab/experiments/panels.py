@@ -6,41 +6,44 @@ A title or a label that depends on the result is a function of it.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .quantities import Quantity
 
 if TYPE_CHECKING:
     from .frame import Panel
 
+What: TypeAlias = "str | Quantity | Callable[[Any], Any]"  # a measure's name, a quantity, or a function of the result
 
-def _panel(verb: str, what: str | Quantity, how: dict[str, Any]) -> Panel:
+
+def _panel(verb: str, what: What, how: dict[str, Any]) -> Panel:
     def draw(ax: Any, result: Any) -> None:
         from ..draw import verbs
 
-        array = what.read(result) if isinstance(what, Quantity) else getattr(result, what)
-        getattr(verbs, verb)(ax, array, **{key: of(result) if callable(of) else of for key, of in how.items()})
+        read = what.read if isinstance(what, Quantity) else what if callable(what) else operator.attrgetter(what)
+        getattr(verbs, verb)(ax, read(result), **{key: of(result) if callable(of) else of for key, of in how.items()})
 
     return draw
 
 
-def dots(what: str | Quantity, **how: Any) -> Panel:
+def dots(what: What, **how: Any) -> Panel:
     """A point for each value, see :func:`fplab.draw.verbs.dots`."""
     return _panel("dots", what, how)
 
 
-def line(what: str | Quantity, **how: Any) -> Panel:
+def line(what: What, **how: Any) -> Panel:
     """A line a series, see :func:`fplab.draw.verbs.line`."""
     return _panel("line", what, how)
 
 
-def bars(what: str | Quantity, **how: Any) -> Panel:
+def bars(what: What, **how: Any) -> Panel:
     """A bar for each value, see :func:`fplab.draw.verbs.bars`."""
     return _panel("bars", what, how)
 
 
-def heat(what: str | Quantity, **how: Any) -> Panel:
+def heat(what: What, **how: Any) -> Panel:
     """A coloured cell for each value, see :func:`fplab.draw.verbs.heat`."""
     return _panel("heat", what, how)
 
