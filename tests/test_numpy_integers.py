@@ -14,7 +14,6 @@ import fplab
 from fplab import codebooks, exact, integers, memory
 from fplab.codebooks import tree
 from fplab.errors import LabError, integer
-from fplab.experiments.trajectory import Params
 from fplab.formats import Format
 from fplab.integers import Grid
 from fplab.memory import communication, inference, pipeline
@@ -47,7 +46,6 @@ RECORDS: list[tuple[Callable[..., Any], type, tuple[int, ...]]] = [
     (lambda s: collectives.Wire(seed=s), u8, (200,)),
     (lambda r, s, m: Setting(("gpipe",), r, steps=s, micro_batches=m), i8, (2, 100, 4)),
     (lambda e, b, s: loop.Recipe(e, b, seed=s), u8, (200, 64, 200)),
-    (lambda s, b, h: Params(s, b, h), u8, (200, 128, 128)),
 ]
 
 

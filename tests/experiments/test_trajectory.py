@@ -16,12 +16,13 @@ from experiments.trajectory_by_fractions import PassByFractions, updates
 from fplab.errors import LabError
 from fplab.experiments import trajectory
 from fplab.experiments.outcomes import Status, same_bits
-from fplab.experiments.trajectory import QUICK, Params, by_lab, by_torch, cases, steps
+from fplab.experiments.trajectory import E, by_lab, by_torch, cases
 from fplab.hardware.programs import Rounded, cast
 from fplab.hardware.tensors import bits
 
-TINY = Params(steps=14, batch=32, hidden=32)
-SHORT, NARROW = Params(steps=60, batch=64, hidden=32), Params(steps=120, batch=32, hidden=32)
+QUICK = E.quick
+TINY = dataclasses.replace(QUICK, steps=14, batch=32, hidden=32)
+SHORT, NARROW = dataclasses.replace(QUICK, steps=60, hidden=32), dataclasses.replace(QUICK, batch=32, hidden=32)
 TWELVE = dataclasses.replace(QUICK, steps=12)
 CPU = {"kind": "cpu"}
 
@@ -37,7 +38,7 @@ def operation(wrong: Callable[[np.ndarray, Any], np.ndarray]) -> Callable[[Any],
     def fault(good: Any) -> Any:
         def done(x: Rounded, y: Any) -> Rounded:
             values = wrong(x.values.astype(np.float64), y.values if isinstance(y, Rounded) else y)
-            return dataclasses.replace(good(x, y), values=trajectory.steps.numeric.quantize(values, x.fmt))
+            return dataclasses.replace(good(x, y), values=trajectory.numeric.quantize(values, x.fmt))
 
         return done
 
@@ -89,23 +90,24 @@ MUTANTS = (
            operation(lambda x, y: (x * y * (1 + 2.0**-20)).astype(np.float32)), params=TINY),
     Mutant("sums of another number", ("torch_agrees",), SUM,
            operation(lambda x, y: x + y * (1 + 2.0**-10)), params=TINY),
-    Mutant("exact matrix products", ("torch_agrees",), "by_lab", in_lab(product=exact), params=TINY),
+    Mutant("exact matrix products", ("torch_agrees",), "run_of",
+           lambda good: lambda p, gpu: trajectory.train(p, by_lab(gpu)._replace(product=exact)), params=TINY),
     Mutant("a V100 on A100's bits after the first update", ("torch_agrees",), "by_lab", on_another_gpu, params=TINY),
     Mutant("one weight at the end", ("torch_agrees",), change=put("final", (0, 9000), 7)),
     Mutant("a loss of another run", ("torch_agrees",), change=put("losses", (1, 60), 0.5)),
-    Mutant("an answer of another run", ("torch_agrees",), change=put("right", (0, 0), 330)),
-    Mutant("growth a step too late", ("loss_scale",), "steps.Machine",
+    Mutant("an answer of another run", ("torch_agrees",), change=put("right", 0, 330)),
+    Mutant("growth a step too late", ("loss_scale",), "Machine",
            lambda good: lambda scale, growth_interval: good(scale, growth_interval=growth_interval + 1), params=SHORT),
-    Mutant("overflows that are not seen", ("skipped_steps",), "steps.finite", lambda good: lambda x: True,
+    Mutant("overflows that are not seen", ("skipped_steps",), "finite", lambda good: lambda x: True,
            params=NARROW),
-    Mutant("a wrong backward pass", ("backward",), "steps.forward_and_backward", larger_second, params=TINY),
+    Mutant("a wrong backward pass", ("backward",), "forward_and_backward", larger_second, params=TINY),
     Mutant("a V100 on A100's bits", ("families_part",), "by_lab",
            lambda good: lambda gpu, plan=None: good("A100" if gpu == "V100" else gpu, plan), params=SHORT),
     Mutant("distances one binade too high", ("families_part",),
-           change=lambda result: {"spread": np.roll(result.spread, 1, axis=1)}),
+           change=lambda result: {"spread": np.roll(result.spread.values, 1, axis=1)}),
     Mutant("a median of another step", ("families_part",),
-           change=lambda result: {"ulps": np.roll(result.ulps, 1, axis=1)}),
-    Mutant("a thirtieth of the rate", ("they_learn",), "Params.lr", lambda good: property(lambda self: 2.0**-10),
+           change=lambda result: {"ulps": np.roll(result.ulps.values, 1, axis=1)}),
+    Mutant("a thirtieth of the rate", ("they_learn",), "learning_rate", lambda good: lambda p: 2.0**-10,
            params=NARROW),
     Mutant("a momentum that FP32 rounds", ("constants",), "MOMENTUM", lambda _: 0.9, params=TINY),
 )  # fmt: skip
@@ -117,7 +119,7 @@ globals().update(frame(trajectory, QUICK, MUTANTS, asked=ASKED))
 # --- the run twice ----------------------------------------------------------------------------------------------
 def test_its_last_bits_are_these_on_every_machine(result: Any) -> None:
     """From integers and kernels alone: the first 64 bits of the SHA-256 of 9,216 weights after 120 steps."""
-    assert [f"{x:016x}" for x in result.digests[:, -1].tolist()] == [
+    assert [f"{x:016x}" for x in result.digests[:, -1].values.tolist()] == [
         "e4c5af5dc7d968fb", "6bffc881f6bd0606", "f643a76c0a48f1aa",
     ]  # fmt: skip
 
@@ -125,7 +127,7 @@ def test_its_last_bits_are_these_on_every_machine(result: Any) -> None:
 def nobody_s() -> dict[str, np.ndarray]:
     """Large and small weights that nobody chose, so that casts meet subnormals, overflow and ties."""
     weights = {}
-    for i, (rows, columns) in enumerate(TINY.shapes):
+    for i, (rows, columns) in enumerate(trajectory.shapes(TINY)):
         raw = np.random.Philox(key=50 + i).random_raw(rows * columns)
         sign, exponent = raw >> np.uint64(63) << np.uint64(31), np.uint64(96) + raw % np.uint64(26)
         codes = sign | exponent << np.uint64(23) | raw >> np.uint64(40) & np.uint64(0x7FFFFF)
@@ -151,32 +153,33 @@ def test_the_operations_agree_on_all_halves() -> None:
     other = np.random.Philox(key=3).random_raw(1 << 16).astype(np.uint16).view(np.float16)
     singles = np.random.Philox(key=4).random_raw(1 << 16).astype(np.uint32).view(np.float32)
 
-    def outputs(backend: steps.Backend) -> dict[str, Any]:
+    def outputs(backend: trajectory.Backend) -> dict[str, Any]:
         x, y, f, g = (backend.load(a) for a in (every, other, singles, singles[::-1]))
         return {
-            "add": x + y, "subtract": x - y, "times": x * steps.SKIP, "single": backend.cast(x, "fp32"),
-            "half": backend.cast(f, "fp16"), "relu": steps.where_positive(x, x), "fp32 times": f * steps.MOMENTUM,
+            "add": x + y, "subtract": x - y, "times": x * trajectory.SKIP, "single": backend.cast(x, "fp32"),
+            "half": backend.cast(f, "fp16"), "relu": trajectory.where_positive(x, x),
+            "fp32 times": f * trajectory.MOMENTUM,
             "fp32 add": f + g, "fp32 subtract": f - g,
         }  # fmt: skip
 
     ours = outputs(lab)
     for name, theirs in outputs(torchs).items():
-        outcome = same_bits(bits(theirs), steps.bits(ours[name]), ours[name].fmt)
+        outcome = same_bits(bits(theirs), trajectory.bits(ours[name]), ours[name].fmt)
         assert outcome.status is Status.PASS, f"{name}: {outcome.detail}"
     assert not np.signbit(ours["relu"].values).any()
     assert not np.isnan(ours["relu"].values).any()
-    assert (steps.finite(lab.load(every)), steps.finite(torchs.load(every))) == (False, False)
+    assert (trajectory.finite(lab.load(every)), trajectory.finite(torchs.load(every))) == (False, False)
 
 
 def test_integers_and_fractions_give_the_same_bits(result: Any) -> None:
     """Tensors of the first step that does not overflow and the weights after it, element by element on fractions."""
-    lab, at = by_lab("H100"), result.first_update
-    x, targets = steps.examples("train")
-    index = list(islice(steps.batches(QUICK, len(x)), at + 1))[at]
-    x, targets, weights, scale = x[index], targets[index], steps.first_weights(QUICK), float(result.scales[-1, at])
+    lab, at = by_lab("H100"), trajectory.first_update(result)
+    x, targets = trajectory.examples("train")
+    index = list(islice(trajectory.batches(QUICK, len(x)), at + 1))[at]
+    x, targets, weights, scale = x[index], targets[index], trajectory.first_weights(QUICK), float(result.scales[-1, at])
     loaded = [lab.load(w) for w in weights]
-    p = steps.Pass(*(
-        t.values for t in steps.forward_and_backward(lab, loaded, lab.load(x), lab.load(targets), scale)
+    p = trajectory.Pass(*(
+        t.values for t in trajectory.forward_and_backward(lab, loaded, lab.load(x), lab.load(targets), scale)
     ))  # fmt: skip
     halves = [cast(w, "fp16").values for w in loaded]
     elements = PassByFractions(p, x, targets, halves, scale, "H100").elements()
@@ -218,12 +221,12 @@ def test_another_order_of_k_would_be_seen() -> None:
         assert (trajectory.in_lab(trajectory.whole_run, TWELVE, plan, given, CPU)["digests"] != digests).any()
 
 
-@pytest.mark.parametrize("params", [QUICK, Params()], ids=["quick", "full"])
-def test_runs_are_long_products_short_and_records_small(params: Params) -> None:
+@pytest.mark.parametrize("params", [QUICK, E.full], ids=["quick", "full"])
+def test_runs_are_long_products_short_and_records_small(params: Any) -> None:
     """Records counted from the shapes: a few MB uncompressed."""
     assert params.steps >= 100
     assert all(k <= 256 and k % 16 == 0 for _, _, k, _, _ in trajectory.product_shapes(params).values())
-    weights = sum(r * c for r, c in params.shapes) * 4 * len(trajectory.kept_steps(params))
+    weights = sum(r * c for r, c in trajectory.shapes(params)) * 4 * len(trajectory.kept_steps(params))
     b, h = params.batch, params.hidden
     passes = 2 * 2 * (9 * b * h + 4 * b * 16 + h * 16 + h * h + 64 * h)
     assert weights + passes + params.steps * 13 < 2_500_000
@@ -234,33 +237,32 @@ def test_runs_are_long_products_short_and_records_small(params: Params) -> None:
 
 # --- the rest ---------------------------------------------------------------------------------------------------
 def test_every_epoch_is_a_permutation_and_steps_end_where_they_should() -> None:
-    params = Params(steps=31, batch=64)
-    found = list(steps.batches(params, 640))
+    params = dataclasses.replace(QUICK, steps=31)
+    found = list(trajectory.batches(params, 640))
     assert len(found) == 31
     for epoch in range(3):
         whole = np.concatenate(found[10 * epoch : 10 * epoch + 10])
         assert (np.sort(whole) == np.arange(640)).all()
     assert (found[0] != found[10]).any()
-    weights = steps.first_weights(params)
-    assert [w.shape for w in weights] == list(params.shapes)
+    weights = trajectory.first_weights(params)
+    assert [w.shape for w in weights] == list(trajectory.shapes(params))
     assert all(np.abs(w).max() <= 2.0 ** np.floor(np.log2(3 / len(w)) / 2) for w in weights)
-    other = steps.first_weights(dataclasses.replace(params, seed=1))
+    other = trajectory.first_weights(dataclasses.replace(params, seed=1))
     assert all((a != b).any() for a, b in zip(weights, other, strict=True))
 
 
 def test_a_digest_is_of_every_weight_in_order() -> None:
     weights = np.arange(32 * 112, dtype=np.uint32)
     sha = hashlib.sha256(weights.astype("<u4").tobytes()).digest()
-    assert steps.digest(weights).to_bytes(8, "little") == sha[:8]
-    assert np.array_equal(np.concatenate([part.ravel() for part in TINY.parts(weights)]), weights)
-    assert [part.shape for part in TINY.parts(weights)] == list(TINY.shapes)
+    assert trajectory.digest(weights).to_bytes(8, "little") == sha[:8]
+    assert np.array_equal(np.concatenate([part.ravel() for part in trajectory.parts(TINY, weights)]), weights)
+    assert [part.shape for part in trajectory.parts(TINY, weights)] == list(trajectory.shapes(TINY))
 
 
 @pytest.mark.parametrize(("given", "text"),
                          [({"batch": 48}, "batch=48 is not possible; allowed: a power of two from 16 to 256"),
                           ({"hidden": 24}, "hidden=24 is not possible; allowed: a multiple of 16 from 16 to 256"),
-                          ({"hidden": 512}, "hidden=512 is not possible"),
-                          ({"steps": 0}, "steps=0 is not possible; allowed: 1 to 1073741824")])  # fmt: skip
+                          ({"hidden": 512}, "hidden=512 is not possible")])  # fmt: skip
 def test_sizes_that_would_not_do_are_refused(given: Any, text: str) -> None:
     with pytest.raises(LabError, match=text):
-        Params(**given)
+        trajectory.shapes(dataclasses.replace(QUICK, **given))

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from fplab import exact
-from fplab.experiments.trajectory.steps import SKIP, Params, Pass, by_lab, train
+from fplab.experiments.frame import Params
+from fplab.experiments.trajectory import SKIP, Pass, by_lab, learning_rate, parts, train
 
 STEP = 37  # every so many elements of a tensor are computed by fractions
 CANCELLED = 12  # and so many of each product that cancel most: there the Tensor Core's roundings show
@@ -93,10 +94,10 @@ def updates(
     weights: Sequence[Any], gradients: Sequence[Any], scale: float, step: int, gpu: str, params: Params
 ) -> Iterator[Element]:
     """Some weights after a run's first update, in ``step``, before which the velocities are zero."""
-    after = params.parts(train(replace(params, steps=step + 1), by_lab(gpu)).weights[step])
+    after = parts(params, train(replace(params, steps=step + 1), by_lab(gpu)).weights[step])
     for k, (w, g, new) in enumerate(zip(weights, gradients, after, strict=True)):
         for flat in range(0, w.size, STEP):
             i, j = divmod(flat, w.shape[1])
             v = rounded(number(g[i, j]) / Fraction(scale), "fp32")
-            right = rounded(number(w[i, j]) - rounded(v * Fraction(params.lr), "fp32"), "fp32")
+            right = rounded(number(w[i, j]) - rounded(v * Fraction(learning_rate(params)), "fp32"), "fp32")
             yield f"w{k + 1}[{i}, {j}]", number(new.view(np.float32)[i, j]), right
