@@ -13,15 +13,16 @@ import pytest
 import torch
 from gpu_cases import compute_with_little_installed
 from torch import nn
+from xarray import DataArray
 
 from experiments.frame import Mutant, frame
 from fplab import codebooks
 from fplab.experiments import eight_bit_adam
-from fplab.experiments.eight_bit_adam import BETA2, HOLD, NAMES, QUICK, Result, cases, elsewhere, held_state
+from fplab.experiments.eight_bit_adam import BETA2, HOLD, VARIANTS, E, cases, elsewhere, final_losses, unstable
 from fplab.experiments.outcomes import Status
 from fplab.training import Adam8bit, StableEmbedding
 
-SMALL = replace(QUICK, trace=250, copies=255)
+SMALL = replace(E.quick, trace=250, copies=255)
 SHORT = replace(SMALL, steps=1)
 SEVEN = (codebooks.dynamic(True, 7), codebooks.dynamic(False, 7))
 BLOCKS, LINEAR = "dynamic + blocks", "linear"
@@ -32,43 +33,20 @@ def other_states(name: str, **options: Any) -> Any:
     return lambda good: {**good, name: options}
 
 
-def runs(result: Result) -> dict[str, Any]:
-    """The runs of two variants."""
-    losses, p = result.losses.copy(), result.params
-    for name in (BLOCKS, LINEAR):
-        losses[NAMES.index(name), 0] = [eight_bit_adam.train(name, p, p.rates[0], seed)[0] for seed in p.seeds]
-    return {"losses": losses}
-
-
-def sizes(result: Result) -> dict[str, Any]:
-    """Bytes of states after one step."""
-    return {"state_bytes": np.array([eight_bit_adam.train(name, SHORT, 1e-3, 0)[1] for name in NAMES])}
-
-
-def steps(result: Result) -> dict[str, Any]:
-    """Steps on the gradients of 32 bits."""
-    return {"misled": np.stack([eight_bit_adam.misled(result.params, seed) for seed in result.params.seeds], axis=1)}
-
-
-def traces(result: Result) -> dict[str, Any]:
-    """The held state."""
-    return {"traces": held_state(result.params)}
-
-
 MUTANTS = (
-    Mutant("codes of seven bits", ("followed",), "VARIANTS", other_states(BLOCKS, block=256, code=SEVEN), part=steps),
+    Mutant("codes of seven bits", ("followed",), "VARIANTS", other_states(BLOCKS, block=256, code=SEVEN)),
     Mutant("linear states for dynamic ones", ("as_good",), "VARIANTS",
-           other_states(BLOCKS, block=None, code="linear"), part=runs),
+           other_states(BLOCKS, block=None, code="linear")),
     Mutant("a rate ten times as small", ("as_good",), "adam",
-           lambda good: lambda p, name, rate: good(p, name, rate / 10 if name == BLOCKS else rate), part=runs),
+           lambda good: lambda p, name, rate: good(p, name, rate / 10 if name == BLOCKS else rate)),
     Mutant("the dynamic map under the name of the linear one", ("linear",), "VARIANTS",
-           other_states(LINEAR, block=None), part=runs),
+           other_states(LINEAR, block=None)),
     Mutant("scales that are not counted", ("state_sizes",), "fplab.training.Adam8bit.state_bytes",
-           lambda good: lambda self: good(self) // 4 * 4 - 8, part=sizes),
+           lambda good: lambda self: good(self) // 4 * 4 - 8, params=SHORT),
     Mutant("blocks of another size", ("state_sizes",), "adam",
-           lambda good: lambda p, name, rate: good(p, "dynamic" if name == BLOCKS else name, rate), part=sizes),
-    Mutant("stochastic rounding that rounds to nearest", ("held",), "KEPT", lambda good: (*good[:2], {}, {}, {}),
-           part=traces),
+           lambda good: lambda p, name, rate: good(p, "dynamic" if name == BLOCKS else name, rate), params=SHORT),
+    Mutant("stochastic rounding that rounds to nearest", ("held",), "KEPT",
+           lambda good: {name: {} if "stochastic" in name else options for name, options in good.items()}),
 )  # fmt: skip
 
 globals().update(frame(eight_bit_adam, SMALL, MUTANTS, ("peer_codes", "peer_adam"), "bitsandbytes is not installed"))
@@ -82,29 +60,30 @@ def test_what_counts_as_unstable() -> None:
     losses[2, 0, 0, -2:] = 2.6
     losses[3, 0, 0, 5:] = np.nan
     losses[4, 1, 0, -2:] = 2.6  # no farther from 32 bits at this rate than nothing
-    result = Result(SMALL, losses, *np.zeros((3, 1)))
-    assert result.unstable[:5, :, 0].tolist() == [
+    given = {"states": [*VARIANTS], "lr": [1e-3, 1e-2], "seed": [0]}
+    result = E.result(SMALL).replace(losses=DataArray(losses, given, ("states", "lr", "seed", "step")))
+    assert unstable(result).values[:5, :, 0].tolist() == [
         [False, True], [False, False], [True, False], [True, False], [False, True],
     ]  # fmt: skip
-    assert result.finals[2, 0, 0] == 2.6
+    assert final_losses(result.losses)[2, 0, 0] == 2.6
 
 
-def test_runs_that_diverge_are_cut_off_and_counted(result: Result) -> None:
-    assert result.unstable[NAMES.index("linear")].all()
-    assert result.losses[NAMES.index("linear"), 0, 0, 0] == pytest.approx(math.log(96), abs=0.2)
-    assert eight_bit_adam.rows(result)["unstable"][:6] == [False] * 3 + [True] * 3
+def test_runs_that_diverge_are_cut_off_and_counted(result: Any) -> None:
+    assert unstable(result).sel(states="linear").all()
+    assert result.losses.sel(states="linear").values[0, 0, 0] == pytest.approx(math.log(96), abs=0.2)
+    assert E.rows(result)["unstable"][:6] == [False] * 3 + [True] * 3
 
 
-def test_the_held_state_in_closed_form(result: Result) -> None:
+def test_the_held_state_in_closed_form(result: Any) -> None:
     """Float32 decays as 0.999^t from 1 - 0.999^50; the nearest code, once it stands, is carried up by the scale."""
-    exact, nearest, *_, stochastic = result.traces
+    exact, nearest, *_, stochastic = result.traces.values
     t = np.arange(HOLD, SMALL.trace)
     np.testing.assert_allclose(exact[HOLD:], (1 - BETA2**HOLD) * BETA2 ** (t + 1 - HOLD), rtol=1e-3)
     assert abs(stochastic[-1] / exact[-1] - 1) < 0.05
     codes = (nearest / (4 * (1 - BETA2 ** np.arange(1, SMALL.trace + 1))))[-100:]
     assert codes.max() / codes.min() < 1.001
     assert nearest[-1] > 2 * exact[-1]
-    np.testing.assert_array_equal(held_state(SMALL), result.traces)
+    np.testing.assert_array_equal(E.result(SMALL).traces, result.traces)
 
 
 class FakeAdam:
@@ -164,7 +143,7 @@ def test_the_cases_move_and_need_numpy_and_torch_alone() -> None:
     want = np.sqrt(inputs["x"].view(np.float32)).view(np.uint32)
     np.testing.assert_array_equal(root.emulate(inputs, {})["root"], want)
     assert "correctly rounded?" in root.open
-    compute_with_little_installed(eight_bit_adam)
+    compute_with_little_installed(eight_bit_adam, "E.quick")
 
 
 # --- the stable embedding ----------------------------------------------------------------------------------------
