@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fplab.hardware import core_cases
+from fplab.hardware import products
 from fplab.hardware.cases import NotHereError, philox_bits
-from fplab.hardware.core_cases import core_case, through_torch
-from fplab.hardware.products import FP16_SUMS, TF32, Product
+from fplab.hardware.core_cases import core_case
+from fplab.hardware.products import FP16_SUMS, TF32, Product, product_compute
 
 torch = pytest.importorskip("torch")
 HALF = Product("matmul", ("fp16", "fp16"), "fp32", (64, 64, 32))
@@ -48,7 +48,7 @@ def test_the_model_is_that_of_the_recorded_gpu(gpu: str) -> None:
 @pytest.mark.parametrize("shape", [(64, 64, 32), (63, 50, 32)])
 def test_through_torch_repeats_the_operands_and_says_that_nothing_moved(shape: tuple[int, int, int]) -> None:
     one = Product("matmul", ("fp16", "fp16"), "fp16", shape)
-    got = through_torch(one, dict(zip("ab", operands(), strict=True)), "cpu")
+    got = product_compute(one, dict(zip("ab", operands(), strict=True)), "cpu")
     assert np.array_equal(got["d"].view(np.float16), exact())
     assert got["d"].dtype == np.uint16
     assert got["moved"].dtype == np.uint32
@@ -56,16 +56,16 @@ def test_through_torch_repeats_the_operands_and_says_that_nothing_moved(shape: t
 
 
 def test_an_element_that_differs_elsewhere_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    def product(one: Product, x: object, y: object) -> object:
+    def product(one: Product, x: object, y: object, c: object) -> object:
         found = x @ y.t()  # type: ignore[operator,attr-defined]
         found[9, 6] += 1
         found[13, 10] += 1
         return found
 
-    monkeypatch.setattr(core_cases, "_product", product)
+    monkeypatch.setitem(products.CALLS, "matmul", product)
     one = Product("matmul", ("fp32", "fp32"), "fp32", (16, 16, 32), TF32)
     a, b = (x.view(np.float16).astype(np.float32).view(np.uint32) for x in operands())
-    got = through_torch(one, {"a": a, "b": b}, "cpu")
+    got = product_compute(one, {"a": a, "b": b}, "cpu")
     assert np.array_equal(got["d"].view(np.float32), exact())
     want = np.zeros((4, 4))
     want[1, 2] = 2
@@ -82,7 +82,7 @@ def test_fp16_sums_are_another_plan() -> None:
 
 
 def test_a_gpu_without_tf32_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_cases, "torch_for", lambda device: torch)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
     one = Product("matmul", ("fp32", "fp32"), "fp32", (64, 64, 32), TF32)
     case = core_case("one", one, lambda: (np.zeros((4, 32), np.uint32), np.zeros((4, 32), np.uint32)))

@@ -7,19 +7,17 @@ the stand-in's model multiplies. Where the rows themselves are what is asked, to
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any
-
-import numpy as np
 
 from .cases import Arrays, Case, Meta, NotHereError
 from .environment import torch_for
-from .products import CALLS, ONE_CHAIN, QUESTION, Plan, Product, core_product, hypotheses
-from .tensors import PRECISION, bits, flags_set, tensor
+from .products import ONE_CHAIN, QUESTION, Plan, Product, core_product, hypotheses, product_compute, product_emulate
+from .tensors import PRECISION
 from .tiles import Codes
 
 SIDE = 4096  # rows of A and of B as torch multiplies them
-FP8_FROM = (8, 9)  # compute capability
+TF32_FROM, FP8_FROM = (8, 0), (8, 9)  # compute capability
 
 
 def core_case(name: str, product: Product, operands: Callable[[], tuple[Codes, Codes]], plan: Plan = ONE_CHAIN) -> Case:
@@ -32,38 +30,8 @@ def core_case(name: str, product: Product, operands: Callable[[], tuple[Codes, C
         return dict(zip("ab", operands(), strict=True))
 
     formats = {"d": product.output, "moved": "bits32"}
-    compute, emulate = partial(_compute, product, plan), partial(_emulate, product, plan)
+    compute, emulate = partial(_compute, product, plan), partial(product_emulate, product, plan)
     return Case(name, inputs, compute, emulate, formats, open=QUESTION, hypotheses=hypotheses(product))
-
-
-def _emulate(product: Product, plan: Plan, given: Arrays, meta: Meta) -> Arrays:
-    """What the plan gives; no element moves."""
-    d = core_product(product, given["a"], given["b"], None, plan, meta)
-    return {"d": d, "moved": np.zeros(d.shape, np.uint32)}
-
-
-def _compute(product: Product, plan: Plan, given: Arrays, device: str) -> Arrays:
-    """The product on a GPU; on a CPU the stand-in's."""
-    if device == "cpu":
-        return _emulate(product, plan, given, {"kind": "cpu"})
-    torch = torch_for(device)
-    if PRECISION in product.flags and torch.cuda.get_device_capability(device)[0] < 8:
-        raise NotHereError("this GPU has no TF32, which came with compute capability 8.0.")
-    return through_torch(product, given, device)
-
-
-def through_torch(product: Product, given: Arrays, device: str) -> Arrays:
-    """The product at its large shape: its first elements, and at how many places each of them differs."""
-    torch = torch_for(device)
-    small = [tensor(given[name], fmt, device) for name, fmt in zip("ab", product.inputs, strict=True)]
-    x, y = (part.repeat(-(-side // len(part)), 1) for part, side in zip(small, product.shape[:2], strict=True))
-    with flags_set(product.flags):
-        d = _product(product, x, y)
-    rows, columns = (len(part) for part in small)
-    words = d.view(getattr(torch, f"int{8 * d.element_size()}"))
-    tiles = words.reshape(len(x) // rows, rows, len(y) // columns, columns)
-    moved = (tiles != tiles[:1, :, :1]).sum(dim=(0, 2), dtype=torch.int32)
-    return {"d": bits(d[:rows, :columns]), "moved": bits(moved)}
 
 
 def direct_case(
@@ -85,25 +53,18 @@ def lab_product(product: Product, plan: Plan, given: Arrays, meta: Meta) -> Arra
 
 
 def _direct(product: Product, plan: Plan, given: Arrays, device: str) -> Arrays:
+    """The product of the rows as they are."""
+    shape = (len(given["a"]), len(given["b"]), 0)
+    return {"d": _compute(replace(product, shape=shape), plan, given, device)["d"]}
+
+
+def _compute(product: Product, plan: Plan, given: Arrays, device: str) -> Arrays:
     """The product on a GPU. A CPU has no such unit: the lab's model stands in for it."""
     if device == "cpu":
-        return lab_product(product, plan, given, {"kind": "cpu"})
-    import torch
-
-    if product.call == "scaled_mm" and (has := torch.cuda.get_device_capability(device)) < FP8_FROM:
+        return product_emulate(product, plan, given, {"kind": "cpu"})
+    has = torch_for(device).cuda.get_device_capability(device)
+    if PRECISION in product.flags and has < TF32_FROM:
+        raise NotHereError("this GPU has no TF32, which came with compute capability 8.0.")
+    if product.call == "scaled_mm" and has < FP8_FROM:
         raise NotHereError(f"compute capability {has[0]}.{has[1]} has no FP8; 8.9 is the first.")
-    a, b = (tensor(given[name], fmt, device) for name, fmt in zip("ab", product.inputs, strict=True))
-    with flags_set(product.flags):
-        return {"d": bits(_product(product, a, b))}
-
-
-def _product(product: Product, x: Any, y: Any) -> Any:
-    """A @ B^T; where halves are to give FP32, without the cast at the end (torch 2.8 and later)."""
-    import torch
-
-    if product.call == "matmul" and product.output == "fp32" and product.inputs[0] != "fp32":
-        try:
-            return torch.mm(x, y.t(), out_dtype=torch.float32)
-        except TypeError:
-            raise NotHereError(f"torch {torch.__version__} returns no FP32 from a product of half tensors.") from None
-    return CALLS[product.call](product, x, y, None)
+    return product_compute(product, given, device)

@@ -5,38 +5,33 @@ contract a*b + c into a fused multiply-add; what do exp and its relatives give; 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
 
 from .. import numeric
-from .cases import Arrays, Case, Meta, philox_bits, unmodelled
+from .cases import Arrays, Case, Emulate, Meta, philox_bits, unmodelled
 from .environment import torch_for
 from .instructions import Scalar
+from .programs import asked, cast, program
 from .scalars import operands
-from .tensors import TORCH, bits, overflow_of, tensor
+from .tensors import bits, tensor
 
 FORMATS = ("fp16", "bf16", "fp32")
 KEY = 500
 ALPHA = 0.3  # no power of two, so that a product by it rounds
-Value = Any  # a torch tensor
-ARITHMETIC: dict[str, Callable[[Any, Value, Value, Value], Value]] = {
-    "add": lambda torch, x, y, z: x + y,
-    "sub": lambda torch, x, y, z: x - y,
-    "mul": lambda torch, x, y, z: x * y,
-    "div": lambda torch, x, y, z: x / y,
-    "two steps": lambda torch, x, y, z: x * y + z,
-    "reciprocal": lambda torch, x, y, z: x.reciprocal(),
-}
-CONTRACTED: dict[str, Callable[[Any, Value, Value, Value], Value]] = {
-    "add alpha": lambda torch, x, y, z: torch.add(x, y, alpha=ALPHA),
-    "sub alpha": lambda torch, x, y, z: torch.sub(x, y, alpha=ALPHA),
-    "addcmul": lambda torch, x, y, z: torch.addcmul(z, x, y),
-    "addcmul value": lambda torch, x, y, z: torch.addcmul(z, x, y, value=ALPHA),
-    "addcdiv": lambda torch, x, y, z: torch.addcdiv(z, x, y, value=ALPHA),
-    "lerp": lambda torch, x, y, z: torch.lerp(x, y, ALPHA),
-    "lerp far": lambda torch, x, y, z: torch.lerp(x, y, 1 - ALPHA),
+ARITHMETIC = ("add", "sub", "mul", "div", "two steps", "reciprocal")
+CONTRACTED: dict[str, Callable[[Any, Any, Any], Any]] = {  # of tensors
+    "add alpha": lambda x, y, z: x.add(y, alpha=ALPHA),
+    "sub alpha": lambda x, y, z: x.sub(y, alpha=ALPHA),
+    "addcmul": lambda x, y, z: z.addcmul(x, y),
+    "addcmul value": lambda x, y, z: z.addcmul(x, y, value=ALPHA),
+    "addcdiv": lambda x, y, z: z.addcdiv(x, y, value=ALPHA),
+    "lerp": lambda x, y, z: x.lerp(y, ALPHA),
+    "lerp far": lambda x, y, z: x.lerp(y, 1 - ALPHA),
 }
 FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # torch's name, and the function in float64
     "exp": np.exp,
@@ -70,27 +65,15 @@ def triple(fmt: str) -> Arrays:
     return dict(zip("xyz", operands(like, KEY + FORMATS.index(fmt)), strict=True))
 
 
-def torch_outputs(operations: dict[str, Callable[..., Value]], fmt: str, given: Arrays, device: str) -> Arrays:
-    torch = torch_for(device)
-    x, y, z = (tensor(given[name], fmt, device) for name in "xyz")
-    return {name: bits(operation(torch, x, y, z)) for name, operation in operations.items()}
-
-
 def arithmetic_case(fmt: str) -> Case:
     """Operations that round once."""
 
-    def emulate(given: Arrays, meta: Meta) -> Arrays:
-        with np.errstate(all="ignore"):
-            x, y, z = (numeric.decode(given[name], fmt, np.float32) for name in "xyz")
-            results = {name: getattr(numeric, name)(x, y, fmt) for name in ("add", "sub", "mul", "div")}
-            results["two steps"] = numeric.add(results["mul"], z, fmt)
-            results["reciprocal"] = numeric.div(np.ones_like(x), x, fmt)
-            return {name: np.asarray(numeric.encode(value, fmt)) for name, value in results.items()}
+    def does(x: Any, y: Any, z: Any) -> dict[str, Any]:
+        found = {"add": x + y, "sub": x - y, "mul": x * y, "div": x / y}
+        return {**found, "two steps": x * y + z, "reciprocal": x.reciprocal()}
 
-    return Case(
-        f"arithmetic in {fmt}", partial(triple, fmt), partial(torch_outputs, ARITHMETIC, fmt), emulate,
-        dict.fromkeys(ARITHMETIC, fmt),
-    )  # fmt: skip
+    return program(f"arithmetic in {fmt}", partial(triple, fmt), dict.fromkeys("xyz", fmt), does,
+                   dict.fromkeys(ARITHMETIC, fmt))  # fmt: skip
 
 
 def every_code(fmt: str) -> Arrays:
@@ -102,15 +85,9 @@ def every_code(fmt: str) -> Arrays:
 
 def sqrt_case(fmt: str) -> Case:
     """The square root. torch's FP32 one on CPUs is not always correctly rounded, and so it is a question on a GPU."""
-
-    def compute(given: Arrays, device: str) -> Arrays:
-        return {"sqrt": bits(tensor(given["x"], fmt, device).sqrt())}
-
-    def emulate(given: Arrays, meta: Meta) -> Arrays:
-        return {"sqrt": np.asarray(numeric.encode(numeric.sqrt(numeric.decode(given["x"], fmt, np.float32), fmt), fmt))}
-
     question = "Is torch's FP32 square root correctly rounded?" if fmt == "fp32" else ""
-    return Case(f"square root in {fmt}", partial(every_code, fmt), compute, emulate, {"sqrt": fmt}, open=question)
+    return program(f"square root in {fmt}", partial(every_code, fmt), {"x": fmt}, lambda x: {"sqrt": x.sqrt()},
+                   {"sqrt": fmt}, open=question)  # fmt: skip
 
 
 # --- contraction ------------------------------------------------------------------------------------------------
@@ -126,10 +103,8 @@ def contraction_case(fmt: str) -> Case:
             f"{text}, alpha in {fmt}": partial(contracted, fmt, fused, narrow=True)
             for text, fused in (("every step rounds", "never"), ("the last product is fused", "last"))
         }
-    return Case(
-        f"contraction in {fmt}", partial(triple, fmt), partial(torch_outputs, CONTRACTED, fmt), unmodelled,
-        dict.fromkeys(CONTRACTED, fmt), open="Does the compiler contract a*b + c?", hypotheses=hypotheses,
-    )  # fmt: skip
+    return asked(f"contraction in {fmt}", fmt, partial(triple, fmt), CONTRACTED, "Does the compiler contract a*b + c?",
+                 hypotheses)  # fmt: skip
 
 
 def contracted(fmt: str, fused: str, given: Arrays, meta: Meta, narrow: bool = False) -> Arrays:
@@ -171,19 +146,12 @@ def contracted(fmt: str, fused: str, given: Arrays, meta: Meta, narrow: bool = F
 # --- functions --------------------------------------------------------------------------------------------------
 def function_case(fmt: str) -> Case:
     """exp and its relatives on every code."""
-
-    def compute(given: Arrays, device: str) -> Arrays:
-        torch = torch_for(device)
-        x = tensor(given["x"], fmt, device)
-        return {name: bits(getattr(torch, name)(x)) for name in FUNCTIONS}
-
-    hypotheses = {"the correctly rounded result": partial(rounded, fmt, False)}
+    hypotheses: dict[str, Emulate] = {"the correctly rounded result": partial(rounded, fmt, False)}
     if fmt != "fp32":
         hypotheses["rounded to FP32, then again"] = partial(rounded, fmt, True)
-    return Case(
-        f"functions in {fmt}", partial(every_code, fmt), compute, unmodelled, dict.fromkeys(FUNCTIONS, fmt),
-        open="What do exp and its relatives give?", hypotheses=hypotheses,
-    )  # fmt: skip
+    functions = {name: methodcaller(name) for name in FUNCTIONS}
+    return asked(f"functions in {fmt}", fmt, partial(every_code, fmt), functions,
+                 "What do exp and its relatives give?", hypotheses)  # fmt: skip
 
 
 def rounded(fmt: str, twice: bool, given: Arrays, meta: Meta) -> Arrays:
@@ -212,23 +180,15 @@ def from_fp64_case() -> Case:
         values = np.concatenate([*found, [65520 - 2.0**-30, 448.0, 464.0, 1e300, -1e300, 5e-324, 0.0, -0.0]])
         return {"x": values.view(np.uint64)}
 
-    def compute(given: Arrays, device: str) -> Arrays:
-        import torch
+    def does(x: Any, through: bool) -> dict[str, Any]:
+        x = cast(x, "fp32") if through else x
+        return {target: cast(x, target) for target in targets}
 
-        x = tensor(given["x"], "fp64", device)
-        return {target: bits(x.to(getattr(torch, TORCH[target]))) for target in targets}
-
-    def emulate(through: bool, given: Arrays, meta: Meta) -> Arrays:
-        with np.errstate(over="ignore", under="ignore"):
-            x = given["x"].view(np.float64)
-            source = x.astype(np.float32) if through else x
-        policies = {target: overflow_of(target, str(meta["torch"])) for target in targets}
-        return {t: np.asarray(numeric.encode(source, t, overflow=policy)) for t, policy in policies.items()}
-
-    return Case(
-        "casts from fp64", inputs, compute, partial(emulate, True), {t: t for t in targets},
-        hypotheses={"rounded once": partial(emulate, False)},
-    )  # fmt: skip
+    once, twice = (
+        program("casts from fp64", inputs, {"x": "fp64"}, partial(does, through=through), {t: t for t in targets})
+        for through in (False, True)
+    )
+    return replace(once, emulate=twice.emulate, hypotheses={"rounded once": once.emulate})
 
 
 # --- optimizers -------------------------------------------------------------------------------------------------

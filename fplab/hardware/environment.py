@@ -5,6 +5,7 @@ import importlib.metadata
 import platform
 import re
 import subprocess
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -94,13 +95,9 @@ def flags(torch: ModuleType) -> dict[str, Any]:
     """The flags of ``torch.backends`` that change bits; those that this torch does not have are left out."""
     settings: dict[str, Any] = {"float32_matmul_precision": torch.get_float32_matmul_precision()}
     for name in FLAGS:
-        value: Any = torch.backends
-        try:
-            for part in name.split("."):
-                value = getattr(value, part)
-        except (AttributeError, AssertionError, RuntimeError):
-            continue
-        settings[name] = value if isinstance(value, bool | int | str) else str(value)
+        with contextlib.suppress(AttributeError, AssertionError, RuntimeError):
+            value = attrgetter(name)(torch.backends)
+            settings[name] = value if isinstance(value, bool | int | str) else str(value)
     return settings
 
 

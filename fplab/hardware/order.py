@@ -19,7 +19,7 @@ import numpy as np
 
 from .cases import Arrays, Case, Emulate, Meta, unmodelled
 from .environment import torch_for
-from .products import FP16_SUMS, REDUCED, TF32
+from .products import FP16_SUMS, REDUCED, TF32, scaled_mm
 from .tensors import TORCH, flags_set, on_device
 
 UNIT = {"e5m2": -16}  # exponents of a unit and of M; others: -18 and 15
@@ -142,11 +142,8 @@ def _matmul(summation: Summation, x: Any, columns: int) -> Any:
 def _scaled_mm(summation: Summation, x: Any, columns: int) -> Any:
     import torch
 
-    scale = torch.ones((), dtype=torch.float32, device=x.device)
-    ones = torch.ones(columns, summation.n, device=x.device).to(getattr(torch, TORCH[summation.other])).t()
-    dtype = getattr(torch, TORCH[summation.output])
-    product = torch._scaled_mm(x, ones, scale_a=scale, scale_b=scale, out_dtype=dtype, use_fast_accum=summation.fast)
-    return product[:, 0]
+    ones = torch.ones(columns, summation.n, device=x.device).to(getattr(torch, TORCH[summation.other]))
+    return scaled_mm(summation, x, ones)[:, 0]
 
 
 def _conv2d(summation: Summation, x: Any, columns: int) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .. import numeric
-from .cases import Arrays, Case, Emulate, Meta
+from .cases import Arrays, Case, Emulate, Meta, NotHereError
 from .environment import torch_for
 from .operands import Draw, build, fields
 from .software import codes, gpu_of, values
@@ -147,15 +147,14 @@ def product_inputs(product: Product, key: int) -> Arrays:
 
 def product_compute(product: Product, given: Arrays, device: str) -> Arrays:
     """The product at its full shape; the first occurrence of each distinct element, and where others differ."""
-    rows, columns = product.distinct
     m, n = on_device(device, *product.shape[:2])
     a, b = (tensor(given[name], fmt, device) for name, fmt in zip("ab", product.inputs, strict=True))
-    a, b = _repeated(a, m), _repeated(b, n)
+    rows, columns = len(a), len(b)
     c = None
     if product.beta:
         c = _repeated(_repeated(tensor(given["c"], product.output, device), m).t(), n).t().contiguous()
     with flags_set(product.flags):
-        result = bits(CALLS[product.call](product, a, b, c))
+        result = bits(CALLS[product.call](product, _repeated(a, m), _repeated(b, n), c))
     result = result.reshape(-1, m, n)[0]
     first = np.ascontiguousarray(result[:rows, :columns])
     expected = first[np.ix_(np.arange(m) % rows, np.arange(n) % columns)]
@@ -174,7 +173,20 @@ def _repeated(x: Any, count: int) -> Any:
     return integers[at].view(x.dtype).contiguous()
 
 
-def _scaled_mm(product: Product, a: Any, b: Any, c: Any) -> Any:
+def _matmul(product: Product, a: Any, b: Any, c: Any) -> Any:
+    """Where halves are to give FP32, without the cast at the end (torch 2.8 and later)."""
+    import torch
+
+    if product.output != "fp32" or product.inputs[0] == "fp32":
+        return a @ b.t()
+    try:
+        return torch.mm(a, b.t(), out_dtype=torch.float32)
+    except TypeError:
+        raise NotHereError(f"torch {torch.__version__} returns no FP32 from a product of half tensors.") from None
+
+
+def scaled_mm(product: Any, a: Any, b: Any, c: Any = None) -> Any:
+    """By scales of 1, to ``product.output``."""
     import torch
 
     scale = torch.ones((), dtype=torch.float32, device=a.device)
@@ -201,11 +213,11 @@ def _linear(product: Product, a: Any, b: Any, c: Any) -> Any:
 
 
 CALLS: dict[str, Callable[[Product, Any, Any, Any], Any]] = {
-    "matmul": lambda product, a, b, c: a @ b.t(),
+    "matmul": _matmul,
     "bmm": lambda product, a, b, c: a.expand(4, *a.shape) @ b.t().expand(4, *b.t().shape),
     "addmm": _addmm,
     "linear": _linear,
-    "scaled_mm": _scaled_mm,
+    "scaled_mm": scaled_mm,
     "int_mm": _int_mm,
 }
 
@@ -235,15 +247,13 @@ def hypotheses(product: Product) -> dict[str, Emulate]:
 
 def product_emulate(product: Product, plan: Plan | None, given: Arrays, meta: Meta) -> Arrays:
     """What a plan gives; ``None``: only that nothing moves."""
-    rows, columns = product.distinct
-    outputs = {"moved": np.zeros((rows, columns), np.uint32)}
+    outputs = {"moved": np.zeros((len(given["a"]), len(given["b"])), np.uint32)}
     if plan is None:
         return outputs
-    c = values(given["c"], product.output) if product.beta else None
     if product.emulated == "fp32":
         return {**outputs, "d": plain_product(given["a"], given["b"], plan)}
-    outputs["d"] = core_product(product, given["a"], given["b"], c, plan, meta)
-    return outputs
+    c = values(given["c"], product.output) if product.beta else None
+    return {**outputs, "d": core_product(product, given["a"], given["b"], c, plan, meta)}
 
 
 def core_product(product: Product, a: np.ndarray, b: np.ndarray, c: Any, plan: Plan, meta: Meta) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import numeric
-from .cases import Arrays, Case, Meta
+from .cases import Arrays, Case, Emulate, Meta, unmodelled
 from .tensors import TORCH, bits, overflow_of, tensor
 
 
@@ -46,6 +46,14 @@ class Rounded:
 
     def __truediv__(self, other: Rounded | float) -> Rounded:
         return self._with("div", other)
+
+    def reciprocal(self) -> Rounded:
+        """As of a tensor."""
+        return replace(self, values=np.ones_like(self.values)) / self
+
+    def sqrt(self) -> Rounded:
+        """As of a tensor."""
+        return replace(self, values=np.asarray(numeric.sqrt(self.values, self.fmt)))
 
     def __getitem__(self, at: Any) -> Rounded:
         return replace(self, values=self.values[at])
@@ -98,7 +106,21 @@ def program(
     def emulate(codes: Arrays, meta: Meta) -> Arrays:
         held = {name: np.asarray(numeric.decode(codes[name], fmt)) for name, fmt in given.items()}
         version = str(meta.get("torch", ""))
-        results = does(**{name: Rounded(values, given[name], version) for name, values in held.items()})
+        with np.errstate(all="ignore"):
+            results = does(**{name: Rounded(values, given[name], version) for name, values in held.items()})
         return {name: np.asarray(numeric.encode(results[name].values, fmt)) for name, fmt in gives.items()}
 
     return Case(name, inputs, compute, emulate, dict(gives), **more)
+
+
+def asked(
+    name: str, fmt: str, inputs: Callable[[], Arrays], operations: Mapping[str, Callable[..., Any]], question: str,
+    hypotheses: Mapping[str, Emulate],
+) -> Case:  # fmt: skip
+    """The case of operations on tensors of one format, of which the lab has hypotheses and no model."""
+
+    def compute(codes: Arrays, device: str) -> Arrays:
+        given = [tensor(array, fmt, device) for array in codes.values()]
+        return {name: bits(operation(*given)) for name, operation in operations.items()}
+
+    return Case(name, inputs, compute, unmodelled, dict.fromkeys(operations, fmt), question, hypotheses)

@@ -10,27 +10,27 @@ from typing import Any
 import numpy as np
 
 from .. import numeric
-from .cases import Arrays, Case, Emulate, Meta, unmodelled
-from .environment import torch_for
+from ..errors import need
+from .cases import Arrays, Case, Meta
 from .operands import Draw, build
-from .tensors import bits, tensor
+from .programs import asked
 
 FORMATS = ("fp16", "bf16", "fp32")
 LENGTHS = (17, 128, 1000, 4096)
 ROWS = 16
 KEY = 900
-OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "sum": lambda torch, x: x.sum(dim=1),
-    "mean": lambda torch, x: x.mean(dim=1),
-    "prod": lambda torch, x: (1 + x / 64).prod(dim=1),
-    "norm": lambda torch, x: x.norm(dim=1),
-    "var": lambda torch, x: x.var(dim=1),
-    "logsumexp": lambda torch, x: x.logsumexp(dim=1),
-    "max of cumsum": lambda torch, x: x.cumsum(dim=1).amax(dim=1),
-    "softmax": lambda torch, x: x.softmax(dim=1)[:, :64],
-    "log_softmax": lambda torch, x: x.log_softmax(dim=1)[:, :64],
-    "layer_norm": lambda torch, x: torch.nn.functional.layer_norm(x, x.shape[1:])[:, :64],
-    "rms_norm": lambda torch, x: torch.nn.functional.rms_norm(x, x.shape[1:])[:, :64],
+OPERATIONS: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda x: x.sum(dim=1),
+    "mean": lambda x: x.mean(dim=1),
+    "prod": lambda x: (1 + x / 64).prod(dim=1),
+    "norm": lambda x: x.norm(dim=1),
+    "var": lambda x: x.var(dim=1),
+    "logsumexp": lambda x: x.logsumexp(dim=1),
+    "max of cumsum": lambda x: x.cumsum(dim=1).amax(dim=1),
+    "softmax": lambda x: x.softmax(dim=1)[:, :64],
+    "log_softmax": lambda x: x.log_softmax(dim=1)[:, :64],
+    "layer_norm": lambda x: need("torch").nn.functional.layer_norm(x, x.shape[1:])[:, :64],
+    "rms_norm": lambda x: need("torch").nn.functional.rms_norm(x, x.shape[1:])[:, :64],
 }
 
 
@@ -47,16 +47,9 @@ def reduction_case(fmt: str, n: int) -> Case:
         negative = draw.coins(ROWS, n) & (np.arange(ROWS) < ROWS // 2)[:, None]
         return {"x": build(draw, fmt, draw.between(-6, 1, ROWS, n), negative)}
 
-    def compute(given: Arrays, device: str) -> Arrays:
-        torch = torch_for(device)
-        x = tensor(given["x"], fmt, device)
-        return {name: bits(operation(torch, x)) for name, operation in OPERATIONS.items()}
-
-    hypotheses: dict[str, Emulate] = {"one rounding of the exact result": partial(exact, fmt)}
-    return Case(
-        f"reductions in {fmt} of {n}", inputs, compute, unmodelled, dict.fromkeys(OPERATIONS, fmt),
-        open="In what and in which order is it accumulated?", hypotheses=hypotheses,
-    )  # fmt: skip
+    return asked(f"reductions in {fmt} of {n}", fmt, inputs, OPERATIONS,
+                 "In what and in which order is it accumulated?",
+                 {"one rounding of the exact result": partial(exact, fmt)})  # fmt: skip
 
 
 def exact(fmt: str, given: Arrays, meta: Meta) -> Arrays:

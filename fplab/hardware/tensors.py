@@ -3,6 +3,7 @@
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -58,33 +59,26 @@ def on_device(device: str, *sizes: int, most: int = 64) -> tuple[int, ...]:
 @contextlib.contextmanager
 def flags_set(given: Mapping[str, Any]) -> Iterator[None]:
     """Set flags of ``torch.backends`` ("cuda.matmul.allow_tf32"), or "float32_matmul_precision", and undo it."""
-    import torch
-
-    before = {}
+    before = {name: _flag(name) for name in given}
     try:
         for name, value in given.items():
-            if name == PRECISION:
-                before[name] = torch.get_float32_matmul_precision()
-                torch.set_float32_matmul_precision(value)
-                continue
-            owner, attribute = _owner(name)
-            before[name] = getattr(owner, attribute)
-            setattr(owner, attribute, value)
+            _set_flag(name, value)
         yield
     finally:
         for name, value in before.items():
-            if name == PRECISION:
-                torch.set_float32_matmul_precision(value)
-            else:
-                owner, attribute = _owner(name)
-                setattr(owner, attribute, value)
+            _set_flag(name, value)
 
 
-def _owner(name: str) -> tuple[Any, str]:
+def _flag(name: str) -> Any:
     import torch
 
-    owner: Any = torch.backends
-    *path, attribute = name.split(".")
-    for part in path:
-        owner = getattr(owner, part)
-    return owner, attribute
+    return torch.get_float32_matmul_precision() if name == PRECISION else attrgetter(name)(torch.backends)
+
+
+def _set_flag(name: str, value: Any) -> None:
+    import torch
+
+    if name == PRECISION:
+        return torch.set_float32_matmul_precision(value)
+    owner, _, attribute = name.rpartition(".")
+    return setattr(attrgetter(owner)(torch.backends), attribute, value)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import seeds
+from .. import numeric, seeds
 from ..errors import LabError
 from .cases import Arrays
 from .environment import torch_for
@@ -97,27 +97,19 @@ def layout_results(mma: Instruction, given: Arrays) -> Codes:
     return small_codes(np.einsum("tmk,tnk->tmn", a, b) + c, mma.output)
 
 
-def small_codes(values: np.ndarray, fmt: str) -> Codes:
+def small_codes(integers: np.ndarray, fmt: str) -> Codes:
     """Integers of at most 11 bits as codes of a format that has them."""
     if fmt in ("int8", "int32"):
-        return values.astype(np.int32).view(np.uint32).astype(CODES[fmt])
-    if fmt in ("fp64", "fp32", "tf32", "fp16"):
-        dtype = {"fp64": np.float64, "fp16": np.float16}.get(fmt, np.float32)
-        return values.astype(dtype).view(CODES[fmt])
-    if fmt == "bf16":
-        return (values.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-    half = values.astype(np.float16).view(np.uint16)
-    if fmt == "e5m2":
-        return (half >> np.uint16(8)).astype(np.uint8)
-    sign, magnitude = (half >> np.uint16(8)) & np.uint16(0x80), (half & np.uint16(0x7FFF)) >> np.uint16(7)
-    return (sign + np.where(magnitude, magnitude - np.uint16(8 << 3), 0)).astype(np.uint8)  # biases 15 and 7
+        return integers.astype(np.int32).view(np.uint32).astype(CODES[fmt])
+    if fmt in ("fp64", "fp32", "tf32"):
+        return integers.astype(np.float64 if fmt == "fp64" else np.float32).view(CODES[fmt])
+    return np.asarray(numeric.encode(integers.astype(np.float32), fmt))
 
 
 def small_integers(codes: Codes, fmt: str) -> np.ndarray:
     """Codes of small integers as int64: the reverse of :func:`small_codes`."""
-    every = np.arange(-4, 5) if fmt in ("e4m3", "e5m2", "int8") else np.arange(-2047, 2048)
-    table = small_codes(every, fmt)
-    order = np.argsort(table)
-    place = np.searchsorted(table[order], codes)
-    integers: np.ndarray = every[order][place]
-    return integers
+    if fmt in ("int8", "int32"):
+        return codes.view(np.int8 if fmt == "int8" else np.int32).astype(np.int64)
+    if fmt in ("fp64", "fp32", "tf32"):
+        return codes.view(np.float64 if fmt == "fp64" else np.float32).astype(np.int64)
+    return np.asarray(numeric.decode(codes, fmt)).astype(np.int64)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .environment import torch_for
+from .products import CALLS, Product
 from .tensors import PRECISION, TORCH, flags_set
 
 SIZES = {"cuda": (4096, 8192), "cpu": (64,)}
@@ -39,7 +40,7 @@ def _times(fmt: str, size: int, device: str, repeats: int) -> list[float]:
     torch = torch_for(device)
     generator = torch.Generator(device=device).manual_seed(SEED)
     a, b = (_random(torch, fmt, size, device, generator) for _ in range(2))
-    call = _call(torch, fmt, a, b)
+    call = _call(fmt, a, b)
     with flags_set({PRECISION: "high" if fmt == "tf32" else "highest"}):
         for _ in range(3):
             call()
@@ -53,15 +54,10 @@ def _random(torch: Any, fmt: str, size: int, device: str, generator: Any) -> Any
     return x.to(getattr(torch, TORCH[fmt]))
 
 
-def _call(torch: Any, fmt: str, a: Any, b: Any) -> Callable[[], Any]:
-    if fmt == "int8":
-        return lambda: torch._int_mm(a, b.t())
-    if fmt in ("e4m3", "e5m2"):
-        scale = torch.ones((), device=a.device, dtype=torch.float32)
-        return lambda: torch._scaled_mm(
-            a, b.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, use_fast_accum=True
-        )
-    return lambda: a @ b.t()
+def _call(fmt: str, a: Any, b: Any) -> Callable[[], Any]:
+    name = {"int8": "int_mm", "e4m3": "scaled_mm"}.get(fmt, "matmul")
+    product = Product(name, (fmt, fmt), "bf16", fast=True)
+    return lambda: CALLS[name](product, a, b, None)
 
 
 def _one(torch: Any, call: Callable[[], Any], device: str) -> float:

@@ -175,6 +175,7 @@ def test_the_probes_show_the_published_values_through_torch(gpu: str, values: tu
 
 def test_a_gpu_without_fp8_passes_over(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     first = next(iter(fp8.cases(PARAMS)))
     with pytest.raises(NotHereError, match=r"8\.0 has no FP8; 8\.9 is the first"):
