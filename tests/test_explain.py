@@ -246,6 +246,28 @@ def test_rows_at_a_time_are_the_same_where_the_plan_is():
         quietly(model, batch, H100, {**H100, "rows": 3})
 
 
+class Turned(nn.Module):
+    """Its angles are the same for all rows, and given for one."""
+
+    class Angles(nn.Module):
+        def forward(self, x, positions):
+            return (positions[..., None] / 2.0 ** torch.arange(x.shape[-1])).to(x.dtype).cos()
+
+    def __init__(self):
+        super().__init__()
+        self.angles, self.out = Turned.Angles(), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.out(x * self.angles(x, torch.arange(x.shape[1])[None]))
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_what_a_layer_gives_once_for_all_rows_is_no_difference(rows):
+    batch = torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(0))
+    found = quietly(of(0, Turned), batch, H100, {**H100, "rows": rows})
+    assert str(found) == "Both ways give the same bits."
+
+
 @pytest.mark.parametrize("given", [{"plan": Plan(split_k=2)}, {"plan": Plan(split_k=2, accumulators=2)},
                                    {"plan": Plan(stream_k=3, tile=(16, 16, 16))}, {"recipe": "fp8_current"},
                                    {"recipe": "fp8_block"}, {"gpu": "A100"}])  # fmt: skip

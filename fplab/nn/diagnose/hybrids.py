@@ -311,7 +311,7 @@ class Hybrid:
             found.append(forward(*part_args, **part_kwargs))
         self.again(-1)
         with _disable_current_modes():  # no operation of the model's
-            return tree_map(lambda *x: torch.cat(x) if isinstance(x[0], Tensor) else x[0], *found)
+            return tree_map(lambda *x: torch.cat(x) if _has_rows(x[0], size // count) else x[0], *found)
 
     def _cast(self, value: Any, side: int, path: str, out: bool) -> Any:
         """Tensors in the dtypes that they have there when all runs in way ``side``."""
@@ -344,9 +344,20 @@ class Hybrid:
             self._comparing = False
         name = self.whole.names[path]
         for x, y in zip(tree_leaves(result), tree_leaves(theirs), strict=False):
-            if isinstance(x, Tensor) and isinstance(y, Tensor) and not equal(x, y):
+            if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
+                continue
+            if (
+                x.dim() == y.dim() > 0 and x.shape[1:] == y.shape[1:]
+            ):  # rows at a time repeat what is there once for all
+                x, y = torch.broadcast_tensors(x, y) if 1 in (len(x), len(y)) else (x, y)
+            if not equal(x, y):
                 far = _far(x, y) if x.shape == y.shape else math.inf
                 self.apart[name] = max(self.apart.get(name, 0.0), far)
+
+
+def _has_rows(x: Any, n: int) -> bool:
+    """Whether a result has the rows of its part of the batch; of one row what is there once for all passes for it."""
+    return isinstance(x, Tensor) and x.dim() > 0 and len(x) == n
 
 
 def _far(x: Tensor, y: Tensor) -> float:
