@@ -123,3 +123,18 @@ def test_verbs_draw_named_axes() -> None:
     panels.line("distance", x="step", hue="kind", names={"walk": "a walk"})(ax, result)
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a walk", "none"]
     assert ax.lines[0].get_ydata().tolist() == [1.5, 16.5]
+
+
+def test_arrays_of_a_measure_have_coordinates_and_a_table_leaves_out_what_was_not_measured() -> None:
+    sums = frame.Experiment("Sums", "How large?", 1, full={"most": 3}, quick={"most": 2})
+
+    def total(p: frame.Params, terms: int) -> np.ndarray:
+        return np.arange(terms) + 1.0
+
+    sums.measure("total", axes={"terms": (1, 3)}, dims={"place": lambda p: range(10, 10 + p.most)})(total)
+    array = sums.result(sums.full).total
+    assert array.sel(terms=3, place=12) == 3
+    assert np.isnan(array.sel(terms=1, place=11))
+    assert quantities.table(total=array) == {
+        "terms": [1, 3, 3, 3], "place": [10, 10, 11, 12], "total": [1.0, 1.0, 2.0, 3.0]
+    }  # fmt: skip

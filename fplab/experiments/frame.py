@@ -76,7 +76,8 @@ def parameters(values: dict[str, Any], others: Mapping[str, Any] | None = None) 
 
 @dataclass(frozen=True)
 class Measure:
-    """A function of the experiment's module and what it gives. ``dims``: of an array that it returns, beside its axes.
+    """A function of the experiment's module and what it gives. ``dims``: of an array that it returns, beside its axes,
+    with coordinates where there are some.
 
     ``digested``: whether its bits are the same on every machine, or the names of what has such bits.
     """
@@ -84,7 +85,7 @@ class Measure:
     names: tuple[str, ...]
     function: Callable[..., Any]
     axes: Mapping[str, Axis]
-    dims: tuple[str, ...]
+    dims: Mapping[str, Axis | None]
     unit: str
     digested: bool | Sequence[str]
 
@@ -101,16 +102,19 @@ class Measure:
         if not self.axes and not self.dims:
             return dict(zip(self.names, cells[0] or (), strict=True))
         along = [axis for axis, values in self.axes.items() if values is ...]
+        inner = {dim: _points(p, values) for dim, values in self.dims.items() if values is not None}
         return {
-            name: self._array(points, along, [None if cell is None else cell[i] for cell in cells])
+            name: self._array(points, inner, along, [None if cell is None else cell[i] for cell in cells])
             for i, name in enumerate(self.names)
         }
 
-    def _array(self, points: dict[str, list[Any]], along: list[str], cells: list[Any]) -> DataArray:
+    def _array(
+        self, points: dict[str, list[Any]], inner: dict[str, list[Any]], along: list[str], cells: list[Any]
+    ) -> DataArray:
         """The cells of one name with their axes; NaN where nothing was measured."""
         from xarray import DataArray
 
-        coordinates: dict[str, Any] = dict(points)
+        coordinates: dict[str, Any] = points | inner
         if along:  # a cell is {coordinate: value}
             keys = list(dict.fromkeys(itertools.chain.from_iterable(cell or () for cell in cells)))
             coordinates[along[0]] = keys
@@ -209,19 +213,21 @@ class Experiment:
 
     # --- parts, as a file names them ---
     def measure(
-        self, *names: str, axes: Mapping[str, Axis] | None = None, dims: Sequence[str] = (), unit: str = "",
-        digested: bool | Sequence[str] = False,
+        self, *names: str, axes: Mapping[str, Axis] | None = None, dims: Sequence[str] | Mapping[str, Axis | None] = (),
+        unit: str = "", digested: bool | Sequence[str] = False,
     ) -> Callable[[F], F]:  # fmt: skip
         """Register ``function(p, **a point of the axes)``; see :class:`Measure`. None: nothing to measure there.
 
         An axis is ``{name: a parameter's name | coordinates | a function of p}``; with ``...`` the function returns
-        ``{coordinate: value}``. With several ``names`` it returns as many values. The first line of its docstring says
-        what a figure or a table calls it.
+        ``{coordinate: value}``. ``dims``: of an array that it returns; ``{name: coordinates or None}`` gives them
+        coordinates, of which shorter arrays have the first. With several ``names`` it returns as many values. The first
+        line of its docstring says what a figure or a table calls it.
         """
 
         def register(function: F) -> F:
             given = names or (function.__name__,)
-            self.measures.append(Measure(given, function, axes or {}, tuple(dims), unit, digested))
+            inner = dims if isinstance(dims, Mapping) else dict.fromkeys(dims)
+            self.measures.append(Measure(given, function, axes or {}, inner, unit, digested))
             return function
 
         return register
