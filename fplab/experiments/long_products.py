@@ -1,4 +1,4 @@
-"""What the experiments on long products share: operands that occurred, errors in whole numbers, bounds, and axes.
+"""What the experiments on long products share: operands that occurred, errors in whole numbers, bounds, and panels.
 
 Operands that occurred are weights, activations and gradients of the network of ``underflow``, after its training. Its
 three kinds of products, each as the matrix product that a convolution becomes, K in the order of memory:
@@ -14,36 +14,47 @@ between 1/2 and 1.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import exact_products as whole
 from ..hardware.cases import philox_bits
-from ..words import CLAUSE, COMMA, Text, joined, say
-from .base import Columns, Digested, in_columns, one_threaded
-from .outcomes import Outcome, failed, verdict
+from ..words import COMMA, joined, say
+from .base import Claim, Columns, one_threaded
+from .outcomes import Evidence, Outcome, failed, verdict
+from .panels import line, with_
+from .quantities import Quantity, of, table
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from xarray import DataArray
+
+    from .frame import Experiment, Panel, Params, Result
 
 Array = np.ndarray[Any, Any]
+Of = Callable[..., Any]  # of parameters, a kind of operands, and a way to multiply
 REAL = ("weights × activations", "weights × gradients", "activations × gradients")
 FIRST = 16  # the shortest product
 IMAGES = 1024
 FEW = 128  # images whose places are rows of B, where K is not over the images
 EPOCHS = 8
 USED = 1 / 16  # of its bound, at the least, by the largest error of every way: a bound far too large proves little
+LENGTH = "K"  # the axis of lengths
+EACH = ["row", "column"]  # the axes of products: rows of A and of B
 DOTS = (0, (1, 1.5))  # how bounds are drawn
 
 
 def sizes(log2_last: int) -> Array:
     """16, 32, ... 2**log2_last."""
     return FIRST << np.arange(log2_last - 3)
+
+
+def lengths(p: Params) -> list[int]:
+    """The lengths of an experiment's products."""
+    return [int(k) for k in sizes(p.log2_last)]
 
 
 def half(x: Array) -> Array:
@@ -122,135 +133,150 @@ def on_gpu(a: Array, b: Array, gpu: str, fmt: str, at: Array, **options: Any) ->
     """
     from .. import tensorcore
 
-    total, start, found = None, 0, []
+    total, start, sums = None, 0, []
     for end in at.tolist():
         s = slice(start, end)
         total = tensorcore.matmul(a[:, s], b[:, s].T, total, gpu=gpu, output=fmt, **options)
-        found.append(total)
+        sums.append(total)
         start = end
-    return np.stack(found, axis=-1)
+    return np.stack(sums, axis=-1)
 
 
 @dataclass(frozen=True)
-class Compared(ABC):
-    """One kind of operands, multiplied in several ways.
+class Sums:
+    """At every length (S,) the exact sums of products and of their magnitudes: integers (M, N, S) in units of
+    :mod:`fplab.exact_products`."""
 
-    ``a`` (M, K) and ``b`` (N, K): codes. ``exact`` and ``magnitude`` (M, N, S): the sums of the products and of their
-    magnitudes at every length, integers (:mod:`fplab.exact_products`). ``results`` (way, M, N, S): float32.
+    lengths: Array
+    exact: Array
+    magnitude: Array
+
+    @classmethod
+    def of(cls, a: Array, b: Array) -> Sums:
+        """Of values a (M, K) and b (N, K)."""
+        at = sizes(a.shape[1].bit_length() - 1)
+        return cls(at, whole.products(a, b, at), whole.products(np.abs(a), np.abs(b), at))
+
+    def off(self, results: Array) -> Array:
+        """Errors of float32 results: integers (M, N, S)."""
+        return np.asarray(whole.of_values(results) - self.exact)
+
+    def bound(self, rule: Callable[..., Any], *sums: Array) -> Array:
+        """A bound ``rule(K, *sums) -> number`` of every product and length, rounded down: integers (M, N, S)."""
+        whole_bound = np.empty(self.exact.shape, object)
+        for at in np.ndindex(whole_bound.shape):
+            whole_bound[at] = math.floor(rule(int(self.lengths[at[-1]]), *(part[at] for part in sums)))
+        return whole_bound
+
+    def shares(self, integers: Array) -> Array:
+        """Integers (M, N, S) as shares of sum|a b|, float64."""
+        return whole.ratio(integers, self.magnitude)
+
+    def fma_bound(self) -> Array:
+        """``K u / (1 - K u)`` sum|a b| with u = 2**-24: of a chain of FP32 fused multiply-adds."""
+        return self.bound(lambda k, s: k * s // ((1 << 24) - k), self.magnitude)
+
+
+def compared(
+    E: Experiment, kinds: Sequence[str], ways: Iterable[str], sums: Of, off: Of, bound: Of, prefix: str = ""
+) -> None:
+    """Measure each way's errors on each kind of operands, signed, and its bounds, both as shares of sum|a b|; how much
+    of its bound an error uses; and whether it is above it. All (kind, way, row, column, K), for rows of A and of B.
+
+    ``sums(p, kind)``: the :class:`Sums`; ``off(p, kind, way)``: the errors, and ``bound``: their bounds or None where
+    none is proved, both integers (M, N, S). ``prefix``: of the measures' names.
+    """
+    dims = {"row": None, "column": None, LENGTH: lengths}
+
+    @E.measure(*(prefix + name for name in ("error", "bound", "used", "above")), axes={"kind": kinds, "way": [*ways]},
+               dims=dims)  # fmt: skip
+    def compare(p: Params, kind: str, way: str) -> tuple[Array, ...]:
+        exact, error, limit = sums(p, kind), off(p, kind, way), bound(p, kind, way)
+        share = exact.shares(error)
+        if limit is None:
+            return share, *[np.full(share.shape, np.nan)] * 3
+        size = np.abs(error)
+        return share, exact.shares(limit), whole.ratio(size, limit), (size > limit).astype(float)
+
+
+def measured_products(
+    E: Experiment, kinds: Sequence[str], made_up: Sequence[str], ways: Iterable[str], sums: Of, product: Of, bound: Of
+) -> None:
+    """What :func:`compared` measures of ``product(p, kind, way)``, float32 (M, N, S); and the bits of the products of
+    made-up operands and of their exact sums, which are the same on every machine."""
+    compared(E, kinds, ways := [*ways], sums, lambda *at: sums(*at[:2]).off(product(*at)), bound)
+    dims = ("row", "column", "length")
+
+    @E.measure("results", axes={"kind": made_up, "way": ways}, dims=dims, digested=True)
+    def multiply(p: Params, kind: str, way: str) -> Array:
+        return np.asarray(product(p, kind, way))
+
+    @E.measure("exact", axes={"kind": made_up}, dims=dims, digested=True)
+    def add(p: Params, kind: str) -> Array:
+        return whole.floats(sums(p, kind).exact)
+
+    @E.table
+    def rows(r: Result) -> Columns:
+        error, bound = np.abs(r.error), r.bound
+        return table(mean=error.mean(EACH), largest=error.max(EACH), bound=bound.max(EACH),
+                     used=r.used.max(EACH))  # fmt: skip
+
+
+def rms(chosen: Callable[[Any], Any] = lambda k: k[-3:], measure: str = "error", **where: Any) -> Quantity:
+    """The root mean square of errors over the rows of A and some lengths, of each row of B.
+
+    For the A that there is, rows of B are independent draws. Of one product alone the error vanishes now and then, by
+    chance, and its logarithm would decide.
     """
 
-    a: Digested
-    b: Digested
-    exact: Digested
-    magnitude: Digested
-    results: Digested
+    def over(x: DataArray) -> DataArray:
+        long = x.sel({LENGTH: chosen(x[LENGTH].values)}).transpose("row", ..., LENGTH)
+        return (long**2).mean(["row", LENGTH]) ** 0.5
 
-    @property
-    def lengths(self) -> Array:
-        """Every K (S,)."""
-        return sizes(self.a.shape[1].bit_length() - 1)
-
-    @cached_property
-    def summed(self) -> Array:
-        """The results as integers (way, M, N, S)."""
-        return whole.of_values(self.results)
-
-    @cached_property
-    def errors(self) -> Array:
-        """Magnitudes of the errors (way, M, N, S)."""
-        return np.asarray(np.abs(self.summed - self.exact))
-
-    @abstractmethod
-    def bound_of(self, i: int) -> Array | None:
-        """The bound on the errors of one way (M, N, S), rounded down; None where none is proved here."""
-
-    def rounded_down(self, bound: Callable[..., Any], *sums: Array) -> Array:
-        """A bound ``(K, *sums) -> number`` of every product and length, as integers (M, N, S)."""
-        found = np.empty(sums[0].shape, object)
-        for at in np.ndindex(found.shape):
-            found[at] = math.floor(bound(int(self.lengths[at[-1]]), *(part[at] for part in sums)))
-        return found
-
-    def shares(self, i: int) -> tuple[Array, Array, Array]:
-        """At every length, as shares of sum|a b|: mean and largest error, largest bound (NaN: none); float64 (S,)."""
-        error, bound = whole.ratio(self.errors[i], self.magnitude), self.bound_of(i)
-        nothing = np.full(self.lengths.size, np.nan)
-        most = nothing if bound is None else whole.ratio(bound, self.magnitude).max(axis=(0, 1))
-        return error.mean(axis=(0, 1)), error.max(axis=(0, 1)), most
+    return of(measure, **where).then(f"r.m.s. {of(measure, **where).name}", over)
 
 
-def rms_by_draw(x: Array, last: int = 3) -> Array:
-    """Root mean square of ``x`` (M, N, S) over the rows of A and the ``last`` lengths, of each row of B (N,).
+def within_bounds(id: str, text: str, prefix: str = "", least: float = USED) -> Claim:
+    """A proved claim of :func:`compared`: no error is above its bound, and each way uses some of it."""
 
-    For the A that there is, rows of B are independent draws. Of one product alone the error vanishes now and then,
-    by chance, and its logarithm would decide.
-    """
-    return np.asarray(np.sqrt((x[..., -last:] ** 2).mean(axis=(0, 2))))
+    def test(r: Result) -> Outcome:
+        above, used = getattr(r, f"{prefix}above"), getattr(r, f"{prefix}used")
+        if (above > 0).any():
+            at = dict(zip(above.dims, np.argwhere((above > 0).values)[0], strict=True))
+            where = joined([str(above[axis].values[i]) for axis, i in at.items() if axis in above.coords], COMMA)
+            return failed(say("{where}: {share:.3g} of the bound", where=where, share=float(used[at])))
+        most = used.max([axis for axis in used.dims if axis != "way"]).dropna("way")
+        shares = joined([f"{way} {x:.3f}" for way, x in zip(most.way.values, most.values, strict=True)], COMMA)
+        said = say("{n:,} errors; used at most: {shares}", n=int(above.notnull().sum()), shares=shares)
+        return verdict(bool((most >= least).all()), said)
 
-
-def within_bounds(kinds: Mapping[str, Any], names: Sequence[Text]) -> Outcome:
-    """Every error that has a bound is at most that, in integers, and each way (``names``) uses some of it.
-
-    ``kinds``: :class:`Compared`, by the kind of operands.
-    """
-    compared = 0
-    used: dict[Text, float] = {}
-    for kind, one in kinds.items():
-        for i, name in enumerate(names):
-            errors, bound = one.errors[i], one.bound_of(i)
-            if bound is None:
-                continue
-            shares = whole.ratio(errors, bound)
-            if (errors > bound).any():
-                at = tuple(int(v) for v in np.argwhere(errors > bound)[0])
-                said = say("{kind}, {way}, K = {k}: {share:.3g} of the bound", kind=kind, way=name)
-                return failed(said.fill(k=one.lengths[at[-1]], share=shares[at]))
-            compared += bound.size
-            used[name] = max(used.get(name, 0.0), float(shares.max()))
-    return verdict(min(used.values()) >= USED, joined((say("{n:,} errors", n=compared), used_at_most(used)), CLAUSE))
+    return Claim(id, Evidence.PROVED, say(text), test)
 
 
-def used_at_most(shares: Mapping[Any, float]) -> Text:
-    """How much of its bound each way uses."""
-    return say("used at most: {shares}", shares=listed(shares, ".3f"))
-
-
-def listed(values: Mapping[Any, float], spec: str) -> Text:
-    """Names with their values, one after another."""
-    return joined([joined((name, f"{value:{spec}}"), " ") for name, value in values.items()], COMMA)
-
-
-def compared_columns(kinds: Mapping[str, Any], way: str, names: Sequence[Text]) -> Columns:
-    """A row for each kind, length and ``way``: errors as shares of sum|a b|, and the bound where there is one."""
-    rows = [(kind, k, name.en, *shares) for kind, one in kinds.items() for i, name in enumerate(names)
-            for k, *shares in zip(one.lengths.tolist(), *(part.tolist() for part in one.shares(i)),
-                                  strict=True)]  # fmt: skip
-    return in_columns(("operands", "K", way, "mean error", "largest error", "largest bound"), rows)
-
-
-# --- axes -------------------------------------------------------------------------------------------------------
-RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def along_k(ax: Axes, lengths: Array, *limits: float) -> None:
-    """K along a logarithmic axis, every second of its ticks; errors on one between ``limits``, if given."""
+# --- panels -----------------------------------------------------------------------------------------------------
+def along_k(ax: Any, r: Result) -> None:
+    """K in powers of two."""
     from matplotlib.ticker import NullLocator
 
     ax.set_xscale("log", base=2)
-    ax.set_xlim(lengths[0], lengths[-1])
-    few = [k for k in (16, 64, 256, 1024, 4096, 16384, 65536) if k <= lengths[-1]]
-    ax.set_xticks(few, [f"{k // 1024}k" if k >= 1024 else str(k) for k in few])
+    low, high = ax.dataLim.intervalx
+    shown = [k for k in (16, 64, 256, 1024, 4096, 16384, 65536) if low <= k <= high]
+    ax.set_xticks(shown, [f"{k // 1024}k" if k >= 1024 else str(k) for k in shown])
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel("K")
-    if limits:
-        powers(ax, *limits)
 
 
-def powers(ax: Axes, low: float, high: float) -> None:
-    """A logarithmic axis of errors, few ticks, in plain text, which is drawn ten times as fast as mathematics."""
-    from matplotlib.ticker import LogLocator, NullLocator
+def against_k(kind: str, ways: Mapping[str, str], title: str, **how: Any) -> Panel:
+    """The largest error of some ways, and what a legend calls them, at every K; their bounds are dotted."""
+    where = {"kind": kind, "way": [*ways]}
 
-    ax.set(yscale="log", ylim=(low, high))
-    ax.yaxis.set_major_locator(LogLocator(numticks=6))
-    ax.yaxis.set_major_formatter(lambda y, _: "10" + str(round(np.log10(y))).translate(RAISED))
-    ax.yaxis.set_minor_locator(NullLocator())
+    def bounds(ax: Any, r: Result) -> None:
+        most = r.bound.sel(where).max(EACH)
+        for drawn, way in zip(list(ax.lines), ways, strict=True):
+            ax.plot(most[LENGTH], most.sel(way=way), color=drawn.get_color(), linewidth=1, linestyle=DOTS)
+
+    largest = of("error", **where).then("largest", lambda x: np.abs(x).where(x != 0).max(EACH))
+    how = {
+        "legend": {"fontsize": 9, "loc": "lower center", "ncols": 2}, "ylim": (1e-10, 1e-2), "names": ways,
+        "xlabel": "K (dotted: the proved bound)", "ylabel": "largest |error| / Σ|a b|", "title": title, **how,
+    }  # fmt: skip
+    return with_(line(largest, x=LENGTH, hue="way", log="y", marked=True, **how), bounds, along_k)

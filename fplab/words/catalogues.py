@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parent
 KEYWORDS = {
     "say": None, "mark": None, "say_of": ((1, "c"), 2), "proved": None, "library": None, "live": None, "measured": None,
     "answer": None, "unknown": None, "one_of": None, "chosen": None, "name_of": None, "Experiment": (1, 2),
-    **dict.fromkeys(("superior", "equivalent", "together", "equal", "within", "same_bits"), (2,)),
+    **dict.fromkeys(("superior", "equivalent", "together", "equal", "within", "same_bits", "within_bounds"), (2,)),
 }  # fmt: skip
 REFUSING = {  # what says a text to whoever asked for too much, and which argument is the text
     **dict.fromkeys(("LabError", "NoBlockError", "NotHereError", "UnknownArithmeticError", "WriteError", "warn"), 0),

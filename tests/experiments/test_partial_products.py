@@ -1,5 +1,6 @@
 """The experiment ``partial_products``: mutants, bounds by definition, operands of a network, fates by hand."""
 
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -12,17 +13,15 @@ from hypothesis import strategies as st
 from experiments.frame import CELLS, Mutant, frame, record
 from fplab import exact, floats
 from fplab import exact_products as whole
+from fplab.experiments import chain_bounds as bounds
 from fplab.experiments import long_products as shared
-from fplab.experiments import partial_products
-from fplab.experiments.partial_products import bounds
-from fplab.experiments.partial_products.accumulators import Accumulator
+from fplab.experiments import partial_products as pp
 from fplab.tensorcore import oracle
 from fplab.tensorcore.models import GPUS, get
 
-pp = partial_products
 UNIT = Fraction(2) ** whole.UNIT
-QUICK = pp.EXPERIMENT.quick
-TINY = pp.Params(rows=2, log2_last=8, points=16)  # of a mutant that runs again
+QUICK = pp.E.quick
+TINY = replace(QUICK, rows=2, log2_last=8, points=16)
 
 
 def times(factor: Any) -> Any:
@@ -37,8 +36,8 @@ def running_in(fmt: str, other: str) -> Any:
 MUTANTS = (
     Mutant("sums in descending order", ("libraries",), "running",
            lambda running: lambda a, b, fmt: running(a[::-1], b[:, ::-1], fmt), params=TINY),
-    Mutant("another running sum is drawn", ("libraries",), "fplab.experiments.partial_products.trace",
-           lambda trace: lambda x, y, *of: trace(x[::-1], y, *of), params=TINY),
+    Mutant("another running sum is drawn", ("libraries",), "trace",
+           lambda trace: lambda p, kind, way: trace(p, kind, "exact" if way != "exact" else pp.HALVES[1]), params=TINY),
     Mutant("FP32 sums in FP16", ("libraries", "bounds_hold", "cancellation"), "running", running_in("fp32", "fp16"),
            params=TINY),
     Mutant("FP16 sums in FP32", ("libraries", "cancellation"), "running", running_in("fp16", "fp32"), params=TINY),
@@ -58,7 +57,7 @@ MUTANTS = (
            lambda fates: lambda *of: fates(*of)[::-1], params=TINY),
 )  # fmt: skip
 
-globals().update(frame(partial_products, QUICK, MUTANTS))
+globals().update(frame(pp, QUICK, MUTANTS))
 
 
 def test_the_records_know_four_ways_to_add_fp16_products() -> None:
@@ -71,7 +70,6 @@ def test_the_records_know_four_ways_to_add_fp16_products() -> None:
     fused = [gpu for gpu in GPUS if get(gpu).kind == "block"]
     assert blocks(fused) == blocks(pp.CORES) == {(4, 23), (8, 24), (16, 25)}
     assert blocks(("H100", "H200", "B200"), "mma.k8") == {(8, 25)}
-    assert sorted(gpu for core in pp.CORES for gpu in pp.alike(core)) == sorted(fused)
 
 
 def half_codes(shape: tuple[int, ...], seed: int, subnormal: bool = False) -> np.ndarray:
@@ -82,9 +80,11 @@ def half_codes(shape: tuple[int, ...], seed: int, subnormal: bool = False) -> np
     return (sign << np.uint16(15)) | (exponent << np.uint16(10)) | fraction
 
 
-def products_of(a: np.ndarray, b: np.ndarray) -> pp.Products:
-    """Everything about other operands."""
-    return pp.Products(**pp.multiplied(a, b), **pp.bounded({"other": (a, b)}, pp.Params(points=4))["other"])
+def params_of(a: np.ndarray, b: np.ndarray) -> Any:
+    """Parameters whose operands of the kind "other" are these codes."""
+    p = replace(QUICK, rows=len(a), log2_last=a.shape[1].bit_length() - 1)
+    p._kept["given", "other"] = pp.values(a), pp.values(b)
+    return p
 
 
 @settings(max_examples=25)
@@ -92,7 +92,7 @@ def products_of(a: np.ndarray, b: np.ndarray) -> pp.Products:
 def test_walked_chains_and_their_bounds_are_the_oracles(seed: int, gpu: str, subnormal: bool) -> None:
     """Alignment, last place and result of every block, and the bound from them, on Fractions."""
     a, b = (pp.values(half_codes((1, 32), seed + i, subnormal)) for i in range(2))
-    models = [Accumulator(fmt, gpu).model for fmt in pp.FORMATS]
+    models = [pp.unit(gpu, fmt) for fmt in pp.FORMATS]
     products, exponents = bounds.terms(a, b)
     chains = bounds.walk(products, exponents, models)
     sizes = np.array([16, 32])
@@ -118,26 +118,28 @@ def test_walked_chains_and_their_bounds_are_the_oracles(seed: int, gpu: str, sub
 @settings(max_examples=25)
 @given(st.integers(0, 10**6))
 def test_bounds_hold_on_other_operands_with_subnormals(seed: int) -> None:
-    one = products_of(*(half_codes((2, 128), seed + i, True) for i in range(2)))
-    assert one.lengths.tolist() == [16, 32, 64, 128]
-    for i, accumulator in enumerate(pp.ACCUMULATORS):
-        assert (one.errors[i] <= one.bound_of(i)).all(), accumulator
-        if accumulator.gpu and accumulator.fmt == "fp32":
-            assert (one.bound_of(i) <= one.beforehand(i)).all(), accumulator
+    p = params_of(*(half_codes((2, 128), seed + i, True) for i in range(2)))
+    assert pp.sums(p, "other").lengths.tolist() == [16, 32, 64, 128]
+    for way, (fmt, gpu) in pp.WAYS.items():
+        bound = pp.bound(p, "other", way)
+        assert (np.abs(pp.off(p, "other", way)) <= bound).all(), way
+        if gpu and fmt == "fp32":
+            assert (bound <= pp.bound_beforehand(p, "other", way)).all(), way
 
 
 def test_a_subnormal_operand_needs_the_clamped_sum() -> None:
     """2**-24 * 2**10 aligns at 2**-4, ten binades above its value: more of the others is cut than |a b| allows."""
     a, b = (np.full((1, 16), 2.0**-14 * (2 - 2.0**-10)) for _ in range(2))
     a[0, 0], b[0, 0] = 2.0**-24, 2.0**10
-    one = products_of(shared.half(a), shared.half(b))
-    i = pp.index("fp32", "H100")
-    unclamped = 16 * bounds.rate(pp.ACCUMULATORS[i].model) * one.magnitude[0, 0, 0]
-    assert unclamped < one.errors[i][0, 0, 0] <= one.bound_of(i)[0, 0, 0] <= one.beforehand(i)[0, 0, 0]
+    p = params_of(shared.half(a), shared.half(b))
+    at = p, "other", "H100 FP32"
+    unclamped = 16 * bounds.rate(pp.unit("H100", "fp32")) * pp.sums(p, "other").magnitude[0, 0, 0]
+    error, bound, beforehand = (x[0, 0, 0] for x in (np.abs(pp.off(*at)), pp.bound(*at), pp.bound_beforehand(*at)))
+    assert unclamped < error <= bound <= beforehand
 
 
 def test_rates_and_the_bound_one_by_one_are_the_documented_ones() -> None:
-    rates = [bounds.rate(Accumulator("fp32", gpu).model) * 2**24 for gpu in pp.CORES]
+    rates = [bounds.rate(pp.unit(gpu, "fp32")) * 2**24 for gpu in pp.CORES]
     assert rates == [2, Fraction(9, 8), Fraction(19, 32)]
     assert bounds.one_by_one(10, 24, 1000) == 9 * Fraction(1, 2**24) * 1000
     stored = Fraction(1000, 2**11) + 10 * Fraction(2) ** (-25 - whole.UNIT)
@@ -158,7 +160,7 @@ def test_products_of_the_worst_case_lie_just_below_what_is_kept() -> None:
     a, b = map(pp.values, pp.operands("swamped", 2, 8))
     assert a.shape == (3, 256)
     for row, (gpu, exponents) in enumerate(pp.TARGETS.items()):
-        model = Accumulator("fp32", gpu).model
+        model = pp.unit(gpu, "fp32")
         assert len(exponents) == model.length
         cut = np.trunc(np.ldexp(a[row] * b[0], model.alignment_bits))[1:]
         blocks = cut[model.length - 1 :].reshape(-1, model.length).sum(axis=1)
@@ -224,26 +226,19 @@ def test_fates_are_counted_by_place() -> None:
 
 
 def test_the_table_has_every_error_with_its_bound(result: Any) -> None:
-    table = list(zip(*pp.rows(result).values(), strict=True))
-    assert len(table) == len(pp.ACCUMULATORS) * sum(one.lengths.size for one in result.kinds.values())
-    assert all(error <= bound and used <= 1 for *_, error, bound, used in table)
-    (last,) = [row for row in table if row[:3] == ("swamped", 1 << QUICK.log2_last, "V100 FP32")]
-    assert last[5] > 0.99
-
-
-def test_running_sums_end_where_the_results_do(result: Any) -> None:
-    for kind in pp.TRACED:
-        one = result.kinds[kind]
-        assert one.trace[0, -1] == 1 << QUICK.log2_last
-        assert np.array_equal(one.trace[2:, -1], one.results[:, 0, 0, -1])
+    table = list(zip(*pp.E.rows(result).values(), strict=True))
+    assert len(table) == len(pp.WAYS) * (5 * 11 + 5 + 6)
+    assert all(largest <= bound and used <= 1 for *_, largest, bound, used in table)
+    (last,) = [row for row in table if row[:3] == ("swamped", "V100 FP32", 1 << QUICK.log2_last)]
+    assert last[-1] > 0.99
 
 
 def test_a_case_multiplies_what_the_experiment_multiplied(result: Any) -> None:
-    cases, one = list(pp.cases(QUICK)), result.kinds["positive"]
+    cases = list(pp.cases(QUICK))
     case = next(c for c in cases if c.name.startswith(f"positive, K = {1 << QUICK.log2_last}"))
     got = case.emulate(case.inputs(), {"kind": "cuda", "device": "NVIDIA A100-SXM4-80GB"})["d"]
-    assert np.array_equal(got.view(np.float32), one.results[pp.index("fp32", "A100"), ..., -1])
+    assert np.array_equal(got.view(np.float32), pp.product(result.p, "positive", "A100 FP32")[..., -1])
     stored = next(c for c in cases if "stored as FP16" in c.name)
     got = stored.emulate(stored.inputs(), {"kind": "cpu"})["d"]
-    assert np.array_equal(got, floats.encode(one.results[pp.index("fp32", "H100"), ..., 8], "fp16"))
+    assert np.array_equal(got, floats.encode(pp.product(result.p, "positive", "H100 FP32")[..., 8], "fp16"))
     assert all(sum(x.nbytes for x in case.inputs().values()) <= 1 << 20 for case in cases)

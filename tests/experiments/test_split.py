@@ -16,8 +16,8 @@ from fplab.experiments import split
 from fplab.hardware.tensors import tensor
 
 UNIT = Fraction(2) ** whole.UNIT
-SMALL = split.Params(rows=4, log2_last=12, values=256)
-TINY = split.Params(rows=2, log2_last=4, values=256)
+SMALL = replace(split.E.quick, log2_last=12, values=256)
+TINY = replace(SMALL, rows=2, log2_last=4)
 SHORT = replace(TINY, rows=4, log2_last=9)
 
 
@@ -26,41 +26,43 @@ def method(name: str, **fields: Any) -> Any:
     return lambda good: {**good, name: replace(good[name], **fields)}
 
 
-def scheme(at: int, **fields: Any) -> Any:
-    """The fault of parts that are sampled of another scheme."""
-    return lambda good: (*good[:at], replace(good[at], **fields), *good[at + 1 :])
-
-
 MUTANTS = (
     Mutant("truncated parts", ("lost_bits", "numpy_parts", "how_many", "ranges"), "split",
            lambda good: lambda x, scheme: good(x, replace(scheme, rounding="rtz")), params=TINY),
-    Mutant("TF32 parts with BF16's bits", ("ranges",), "SCHEMES", scheme(3, fmt="bf16"), params=TINY),
-    Mutant("bounds eight times too large", ("bounds_hold",), "Products.bound_of",
-           lambda bound: lambda self, i: None if bound(self, i) is None else 8 * bound(self, i), params=SHORT),
+    Mutant("TF32 parts with BF16's bits", ("ranges",), "SCHEMES", method(split.WIDER.name, fmt="bf16"),
+           params=TINY),
+    Mutant("bounds eight times too large", ("bounds_hold",), "fplab.experiments.long_products.Sums.bound",
+           lambda bound: lambda *of: 8 * bound(*of), params=SHORT),
     Mutant("A100 aligns to 18 bits", ("bounds_hold", "single_precision"), CELLS,
            record("A100", "fp16", alignment_bits=18)),
     Mutant("FP32 multiplies parts", ("bounds_hold",), "fplab.experiments.tf32.multiply_adds",
            lambda good: lambda a, b, at: good(*(split.split(x, split.PLAIN)[0] for x in (a, b)), at),
            params=SHORT),
     Mutant("outside adds inside on A100", ("inside_drifts", "single_precision"), "METHODS",
-           method("outside A100", outside=False)),
-    Mutant("outside without the scale", ("scale_saves",), "METHODS", method("outside A100", scheme=split.PLAIN)),
-    Mutant("TF32 parts are FP16's", ("gradients",), "METHODS", method("wider", scheme=split.SCALED)),
+           method(split.OUTSIDE["A100"], outside=False)),
+    Mutant("outside without the scale", ("scale_saves",), "METHODS", method(split.OUTSIDE["A100"], scheme=split.PLAIN)),
+    Mutant("TF32 parts are FP16's", ("gradients",), "METHODS", method(split.WIDE_PARTS, scheme=split.SCALED)),
 )  # fmt: skip
 
 globals().update(frame(split, SMALL, MUTANTS))
 
 
+def params_of(a: np.ndarray, b: np.ndarray) -> Any:
+    """Parameters whose operands of the kind "other" are these."""
+    p = replace(SMALL, rows=len(a), log2_last=a.shape[1].bit_length() - 1)
+    p._kept["given", "other"] = a, b
+    return p
+
+
 def test_outside_is_c_0_for_each_instruction_and_numpys_additions(result: Any) -> None:
-    one = result.kinds["random"]
     for gpu in split.GPUS:
-        (ah, al), (bh, bl) = (split.split(x.view(np.float32)[:, :1024], split.SCALED) for x in (one.a, one.b))
+        (ah, al), (bh, bl) = (split.split(x[:, :1024], split.SCALED) for x in split.given(result.p, "random"))
         sums = np.zeros((2, len(ah), len(bh)), np.float32)
         for which, a, b in ((0, ah, bh), (1, ah, bl), (1, al, bh)):
             for start in range(0, 1024, 16):
                 s = slice(start, start + 16)
                 sums[which] += tensorcore.matmul(a[:, s], b[:, s].T, gpu=gpu)
-        got = one.results[split.index(f"outside {gpu}"), ..., 6]
+        got = result.results.sel(kind="random", way=split.OUTSIDE[gpu])[..., 6]
         assert np.array_equal(got, sums[0] + sums[1] / np.float32(2048))
 
 
@@ -78,19 +80,19 @@ def test_parts_miss_at_most_a_unit_and_low_has_half_a_unit_of_high(value: float,
 def test_three_products_miss_more_where_a_scaled_part_is_subnormal() -> None:
     """Below 2**-13: the largest low whose rounding, to even, loses two units of FP32."""
     a = np.full((1, 16), 2.0**-14 + 4090 * 2.0**-37, np.float32)
-    one = split.products(a, a)
-    missed = np.abs(one.partial[2] - one.exact)
-    assert (4 * missed > 5 * (one.magnitude >> 21)).all()
-    assert (missed <= one.split_bound()).all()
+    p = params_of(a, a)
+    missed = np.abs(split.part_off(p, "other", split.THREE))
+    assert (4 * missed > 5 * (split.sums(p, "other").magnitude >> 21)).all()
+    assert (missed <= split.split_bound(p, "other")).all()
 
 
-def test_the_lost_bits_are_those_of_a_count_by_hand() -> None:
+def test_the_lost_bits_are_those_of_a_count_by_hand(result: Any) -> None:
     """13 bits are left; to nearest they are an integer from -4096 to 4096, of which low keeps 11 bits."""
     left = np.arange(8192)
     nearest = np.where(left > 4096, left - 8192, left)  # the share of ties is even
     odd = (np.abs(nearest) > 2048) & (nearest % 2 == 1)
     assert odd.mean() == 0.25
-    assert (split.lost_units() / 2.0**23).tolist() == [[0.75, 0.25, 0, 0], [0.5, 0.25, 0.125, 0.125]]
+    assert (result.lost.values / 2.0**23).tolist() == [[0.75, 0.25, 0, 0], [0.5, 0.25, 0.125, 0.125]]
 
 
 def test_schemes_keep_what_they_should() -> None:
@@ -108,12 +110,12 @@ def test_products_are_taken_as_the_papers_say() -> None:
     c = None
     for x, y in ((al, bl), (ah, bl), (al, bh), (ah, bh)):
         c = tensorcore.matmul(x, y.T, c, gpu="A100")
-    assert np.array_equal(split.multiply(a, b, split.METHODS["four"]), c)
-    assert np.array_equal(split.multiply(a, b, split.METHODS["half"]), tensorcore.matmul(ah, bh.T, gpu="A100"))
+    assert np.array_equal(split.multiply(a, b, split.METHODS["4 products"]), c)
+    assert np.array_equal(split.multiply(a, b, split.METHODS["FP16"]), tensorcore.matmul(ah, bh.T, gpu="A100"))
     (ah, al), (bh, bl) = (split.split(x, split.SCALED) for x in (a, b))
     mixed = tensorcore.matmul(al, bh.T, tensorcore.matmul(ah, bl.T, gpu="H100"), gpu="H100")
     want = tensorcore.matmul(ah, bh.T, gpu="H100") + mixed / np.float32(2048)
-    assert np.array_equal(split.multiply(a, b, split.METHODS["inside H100"]), want)
+    assert np.array_equal(split.multiply(a, b, split.METHODS[split.INSIDE["H100"]]), want)
 
 
 @settings(max_examples=15)
@@ -121,19 +123,20 @@ def test_products_are_taken_as_the_papers_say() -> None:
 def test_bounds_hold_on_other_operands(seed: int, exponent: int, positive: bool) -> None:
     rng = np.random.default_rng(seed)
     a, b = (np.ldexp(rng.random((2, 64)) - (0 if positive else 0.5), exponent).astype(np.float32) for _ in range(2))
-    one = split.products(a, np.ldexp(b, -exponent))
-    assert one.lengths.tolist() == [16, 32, 64]
-    assert (np.abs(one.partial[2] - one.exact) <= one.split_bound()).all()
-    for i, method in enumerate(split.METHODS):
-        bound = one.bound_of(i)
+    p = params_of(a, np.ldexp(b, -exponent))
+    sums = split.sums(p, "other")
+    assert sums.lengths.tolist() == [16, 32, 64]
+    assert (np.abs(split.part_off(p, "other", split.THREE)) <= split.split_bound(p, "other")).all()
+    for method in split.METHODS:
+        bound = split.bound(p, "other", method)
         if bound is not None:
-            assert (one.errors[i] <= bound).all(), method
-            assert (bound < one.magnitude // 1000).all()
+            assert (np.abs(sums.off(split.product(p, "other", method))) <= bound).all(), method
+            assert (bound < sums.magnitude // 1000).all()
 
 
 def test_partial_sums_are_exact() -> None:
     a, b = (x[:1, :16] for x in split.operands("random", 1, 4))
-    got = split.products(a, b).partial[:, 0, 0, 0]
+    got = split.partial_sums(params_of(a, b), "other")[:, 0, 0, 0]
     (ah, al), (bh, bl) = ([[Fraction(float(v)) for v in p[0]] for p in split.split(x, split.SCALED)] for x in (a, b))
     total = Fraction(0)
     for i, (x, y, scale) in enumerate(((ah, bh, 1), (al, bh, 2048), (ah, bl, 2048), (al, bl, 2048**2))):
@@ -142,16 +145,16 @@ def test_partial_sums_are_exact() -> None:
 
 
 def test_the_bound_outside_grows_sixteen_times_slower(result: Any) -> None:
-    one = result.kinds["positive"]
-    inside, outside = (whole.ratio(one.sum_bound("A100", w), one.magnitude)[0, 0] for w in (False, True))
+    inside, outside = (split.sums(result.p, "positive").shares(split.sum_bound(result.p, "positive", "A100", w))[0, 0]
+                       for w in (False, True))  # fmt: skip
     assert inside[0] <= outside[0]
     assert 16 < (inside[-1] - inside[-2]) / (outside[-1] - outside[-2]) < 19
 
 
 def test_the_table_has_every_method_with_its_bound(result: Any) -> None:
-    table = list(zip(*split.rows(result).values(), strict=True))
-    assert len(table) == len(split.METHODS) * sum(one.lengths.size for one in result.kinds.values())
-    assert all(0 <= mean <= most and not most > bound for *_, mean, most, bound in table)
+    table = list(zip(*split.E.rows(result).values(), strict=True))
+    assert len(table) == len(split.METHODS) * 4 * 9
+    assert all(0 <= mean <= most and not most > bound for *_, mean, most, bound, _ in table)
 
 
 def test_what_runs_on_a_gpu_adds_as_the_lab_does() -> None:
@@ -162,17 +165,16 @@ def test_what_runs_on_a_gpu_adds_as_the_lab_does() -> None:
     x, y = (tensor(inputs[name], "fp32", "cpu") for name in "ab")
 
     def multiply(a: Any, b: Any) -> Any:
-        return torch.from_numpy(tensorcore.matmul(a.float().numpy(), b.float().numpy(), gpu="A100"))
+        return torch.from_numpy(tensorcore.matmul(a.float().numpy(), b.float().numpy().T, gpu="A100"))
 
-    got = split.added(split.device_parts(x), split.device_parts(y), multiply)
+    got = split.outside(split.device_parts(x), split.device_parts(y), multiply)
     want = case.emulate(inputs, {"kind": "cuda", "device": "NVIDIA A100-SXM4-80GB"})
-    assert all(np.array_equal(got[name], want[name]) for name in want)
+    assert all(np.array_equal(got[name].numpy().view(np.uint32), want[name]) for name in want)
     other = case.hypotheses["instructions of k = 8"](inputs, {"kind": "cpu"})
     assert not np.array_equal(other["d"], case.emulate(inputs, {"kind": "cpu"})["d"])
 
 
 def test_the_experiment_multiplies_as_the_cases_do(result: Any) -> None:
-    got = split.outside_emulate(split.given("positive", 256, SMALL), {"kind": "cpu"})["d"].view(np.float32)
-    one = result.kinds["positive"]
-    assert np.array_equal(got, one.results[split.index("outside H100"), ..., one.lengths.tolist().index(256)])
-    assert split.high_parts("positive", SMALL)[0].shape == (SMALL.rows, split.INSIDE)
+    got = split.outside_emulate(split.inputs_of("positive", 256, SMALL), {"kind": "cpu"})["d"].view(np.float32)
+    assert np.array_equal(got, result.results.sel(kind="positive", way=split.OUTSIDE["H100"])[..., 4])
+    assert split.high_parts("positive", SMALL)[0].shape == (SMALL.rows, split.LONG_K)

@@ -1,6 +1,5 @@
 """The experiment ``tf32``: mutants, conversions by bit formulas, bounds by fractions, chains in pieces."""
 
-import itertools
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -11,13 +10,13 @@ import pytest
 from experiments.frame import CELLS, Mutant, frame, record
 from fplab import exact_products as whole
 from fplab import tensorcore
-from fplab.experiments import tf32
-from fplab.experiments.partial_products import bounds
+from fplab.experiments import chain_bounds as bounds
+from fplab.experiments import long_products, tf32
 from fplab.hardware.cases import philox_bits
 from fplab.tensorcore.models import GPUS, TABLE, get
 
 UNIT = Fraction(2) ** whole.UNIT
-SMALL = tf32.Params(rows=4, log2_last=12, sample=32)
+SMALL = replace(tf32.E.quick, log2_last=12)
 TINY = replace(SMALL, log2_last=8, sample=8)  # where the published example says nothing
 
 
@@ -35,8 +34,8 @@ MUTANTS = (
     Mutant("rne rounds up", ("half_precision",), "converted",
            lambda converted: lambda x, conversion: converted(np.nextafter(x, np.float32(np.inf)), conversion),
            params=TINY),
-    Mutant("conversion's bound 16 times too large", ("bounds_hold", "parts_hold"), "Products.conversion_bound",
-           lambda bound: lambda self, conversion: 16 * bound(self, conversion), params=TINY),
+    Mutant("conversion's bound 16 times too large", ("bounds_hold", "parts_hold"), "conversion_bound",
+           lambda bound: lambda exact, conversion: 16 * bound(exact, conversion), params=TINY),
     Mutant("A100 aligned to 23 bits", ("blocks",), CELLS, record("A100", "tf32", alignment_bits=23), params=TINY),
     Mutant("H100 adds by 4", ("blocks",), CELLS, record("H100", "tf32", length=4), params=TINY),
     Mutant("H100 rounds to nearest", ("blocks",), CELLS, record("H100", "tf32", rounding="rne"), params=TINY),
@@ -50,11 +49,10 @@ globals().update(frame(tf32, SMALL, MUTANTS))
 
 
 def test_converting_first_and_truncating_then_is_converting(result: Any) -> None:
-    one = result.kinds["random"]
-    for gpu, conversion in itertools.product(tf32.CORES, tf32.CONVERSIONS):
-        a, b = (tf32.converted(codes.view(np.float32), conversion) for codes in (one.a, one.b))
-        got = tf32.multiplied(a, b, tf32.Variant(gpu, "truncate"), one.lengths[:3])
-        assert np.array_equal(got, one.results[tf32.index(gpu, conversion)][..., :3])
+    for way, (gpu, conversion) in tf32.WAYS.items():
+        a, b = (tf32.converted(x[:, :64], conversion) for x in tf32.operands("random", 4, 12))
+        got = tensorcore.matmul(a, b.T, gpu=gpu, inputs="tf32", conversion="truncate")
+        assert np.array_equal(got, result.results.sel(kind="random", way=way)[..., 2])
 
 
 def test_conversions_are_their_bit_formulas() -> None:
@@ -91,24 +89,25 @@ def test_nearly_normal_numbers_have_mean_zero_and_variance_one() -> None:
     assert abs(x.var() - 1) < 8 / x.size**0.5
 
 
-def test_low_bits_are_the_errors_of_the_conversions() -> None:
-    low = tf32.low_bits()
+def test_low_bits_are_the_errors_of_the_conversions(result: Any) -> None:
+    low = result.low_bits.values
     assert low[0, 0].tolist() == [-i for i in range(8192)]
     assert low[1, 0, [0, 4095, 4096, 8191]].tolist() == [0, -4095, 4096, 1]
     assert low[2, :, 4096].tolist() == [-4096, 4096]
 
 
 def test_exact_sums_and_bounds_are_those_of_fractions() -> None:
-    a, b = tf32.operands("random", 2, 4)
-    one = tf32.products(a, b)
+    p = replace(tf32.E.quick, rows=2, log2_last=4)
+    (a, b), exact = tf32.operands("random", 2, 4), tf32.sums(p, "random")
     for m, n in np.ndindex(2, 2):
         pairs = [(Fraction(float(x)), Fraction(float(y))) for x, y in zip(a[m], b[n], strict=True)]
         total = sum(abs(x * y) for x, y in pairs)
-        assert one.exact[m, n, 0] * UNIT == sum(x * y for x, y in pairs)
+        assert exact.exact[m, n, 0] * UNIT == sum(x * y for x, y in pairs)
         for conversion, d in (("truncate", Fraction(1, 2**10)), ("rne", Fraction(1, 2**11))):
-            assert one.conversion_bound(conversion)[m, n, 0] == ((2 * d + d * d) * total / UNIT) // 1
-    chain = one.chain_bound(tf32.index("H100", "rne"))[0, 0, 0]
-    assert chain == 16 * (7 * Fraction(1, 2**25) + Fraction(1, 2**23)) / 8 * one.kept[2, 0, 0, 0] // 1
+            assert tf32.conversion_bound(exact, conversion)[m, n, 0] == ((2 * d + d * d) * total / UNIT) // 1
+    narrow = tf32.sums(p, "random", "rne")
+    rate = 16 * (7 * Fraction(1, 2**25) + Fraction(1, 2**23)) / 8
+    assert tf32.chain_bound(narrow, "H100")[0, 0, 0] == rate * narrow.magnitude[0, 0, 0] // 1
 
 
 @pytest.mark.parametrize("gpu", tf32.CORES)
@@ -123,14 +122,14 @@ def test_the_chains_rate_is_that_of_fp16_products(gpu: str) -> None:
 
 def test_a_product_is_the_same_in_pieces() -> None:
     a, b = tf32.operands("random", 3, 8)
-    got = tf32.multiplied(a, b, tf32.Variant("A100", "rna"), np.array([16, 64, 256]))
+    got = long_products.on_gpu(a, b, "A100", "fp32", np.array([16, 64, 256]), inputs="tf32", conversion="rna")
     assert np.array_equal(got[..., -1], tensorcore.matmul(a, b.T, gpu="A100", inputs="tf32", conversion="rna"))
 
 
-def test_the_table_has_every_variant_with_its_bound(result: Any) -> None:
-    table = list(zip(*tf32.rows(result).values(), strict=True))
-    assert len(table) == len(tf32.VARIANTS) * sum(one.lengths.size for one in result.kinds.values())
-    assert all(0 <= mean <= most <= bound for *_, mean, most, bound in table)
+def test_the_table_has_every_way_with_its_bound(result: Any) -> None:
+    table = list(zip(*tf32.E.rows(result).values(), strict=True))
+    assert len(table) == 7 * 3 * 9
+    assert all(0 <= mean <= most <= bound for *_, mean, most, bound, _ in table)
 
 
 def test_the_product_with_the_identity_tells_the_conversions_apart() -> None:

@@ -28,18 +28,28 @@ products, plus what storing them changed: u |p| + 2**-25 each in FP16, nothing i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from ... import exact_products as whole
-from ...tensorcore.models import Model
+from .. import exact_products as whole
+from ..tensorcore.models import Model
+from ..tensorcore.models import get as model_of
 
 Array = np.ndarray[Any, Any]
 ABSENT = -300  # the exponent of a term that is zero
+# One GPU of each arithmetic that torch's FP16 products use (mma.k8 of H100 is a fourth): products of a block, and the
+# bits to which they are aligned.
+CORES = {"V100": (4, 23), "A100": (8, 24), "H100": (16, 25)}
 LOWEST, BINS = -64, 112  # the exponents of quanta and last places that can occur
+
+
+def unit(gpu: str, output: str) -> Model:
+    """What a Tensor Core is claimed to do with FP16: the record, but for blocks and rounding, which stand here."""
+    (length, bits), (kept, rounding) = CORES[gpu], {"fp16": (10, "rne"), "fp32": (23, "rtz")}[output]
+    return replace(model_of(gpu, "fp16", output), length=length, alignment_bits=bits, kept_bits=kept, rounding=rounding)
 
 
 @dataclass(frozen=True)
