@@ -346,10 +346,8 @@ class Hybrid:
         for x, y in zip(tree_leaves(result), tree_leaves(theirs), strict=False):
             if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
                 continue
-            if (
-                x.dim() == y.dim() > 0 and x.shape[1:] == y.shape[1:]
-            ):  # rows at a time repeat what is there once for all
-                x, y = torch.broadcast_tensors(x, y) if 1 in (len(x), len(y)) else (x, y)
+            if x.dim() == y.dim() > 0 and x.shape[1:] == y.shape[1:] and 1 in (len(x), len(y)):
+                x, y = torch.broadcast_tensors(x, y)  # rows at a time repeat what is there once for all
             if not equal(x, y):
                 far = _far(x, y) if x.shape == y.shape else math.inf
                 self.apart[name] = max(self.apart.get(name, 0.0), far)
