@@ -114,7 +114,7 @@ class Measure:
         """The cells of one name with their axes; NaN where nothing was measured."""
         from xarray import DataArray
 
-        coordinates: dict[str, Any] = points | inner
+        coordinates: dict[str, Any] = dict(points)
         if along:  # a cell is {coordinate: value}
             keys = list(dict.fromkeys(itertools.chain.from_iterable(cell or () for cell in cells)))
             coordinates[along[0]] = keys
@@ -129,8 +129,9 @@ class Measure:
                 place: Any = (i, *map(slice, values.shape))
                 whole[place] = values
         whole = whole.reshape(*map(len, points.values()), *shape)
-        dims = (*points, *along, *self.dims[: len(shape) - len(along)])  # a number beside arrays has fewer
-        return DataArray(whole, coordinates, dims, attrs={"unit": self.unit})
+        own = [*self.dims][: len(shape) - len(along)]  # a number beside arrays has fewer
+        coordinates |= {dim: inner[dim] for dim in own if dim in inner}
+        return DataArray(whole, coordinates, (*points, *along, *own), attrs={"unit": self.unit})
 
 
 def _in_order(cell: Mapping[Any, Any], keys: Sequence[Any]) -> list[Any]:
