@@ -11,7 +11,7 @@ from prove.shares import Difference
 from fplab import nn
 from fplab.errors import LabError
 from fplab.language import speaking
-from fplab.tensorcore import TABLE, Model, Plan, classes, dot, get, matmul, models, oracle, probe, trace
+from fplab.tensorcore import TABLE, Model, Plan, classes, dot, get, infer, matmul, models, oracle, trace
 from fplab.tensorcore.models import input_name
 from fplab.widgets import gpus, stepper
 
@@ -147,14 +147,14 @@ def test_steps_by_hand() -> None:
 
 # --- from outputs alone -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("model", CLASSES, ids=lambda m: m.name)
-def test_probe_tells_every_two_cells_apart(model: Model) -> None:
+def test_infer_tells_every_two_cells_apart(model: Model) -> None:
     """Whatever it says is of the model's class: of every other cell with these inputs the outputs differ."""
-    found = probe(lambda a, b, c: dot(a, b, c, gpu=model), input_name(model), "fp32")
+    found = infer(lambda a, b, c: dot(a, b, c, gpu=model), input_name(model), "fp32")
     own = next(group for group in classes() if model in group)
     assert model.name in found.equals
     assert set(found.equals) <= {m.name for m in own}
-    assert found.model.kind == model.kind
-    assert found.model.subnormals == model.subnormals
+    assert found.unit.kind == model.kind
+    assert found.unit.subnormals == model.subnormals
 
 
 # --- networks, widgets and names --------------------------------------------------------------------------------------
@@ -284,5 +284,5 @@ def test_whether_cdna2_makes_plus_zero_of_minus_zero_is_open() -> None:
     assert want.tolist() == [0, 0, 0]
     with pytest.raises(LabError, match="flushed_zero='plus' is not possible for kind='pairwise'; allowed: 'kept'"):
         get("MI100").with_options(flushed_zero="plus")
-    found = probe(lambda a, b, c: dot(a, b, c, gpu=mma_sim), "bf16").model
+    found = infer(lambda a, b, c: dot(a, b, c, gpu=mma_sim), "bf16").unit
     assert (found.subnormals, found.flushed_zero) == ("flushed", "plus")

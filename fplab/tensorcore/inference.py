@@ -651,13 +651,28 @@ class Search:
             named = [m for m in blocks if m in table and all(getattr(m, n) == v for n, v in fields.items()
                                                              if n not in undecided)]  # fmt: skip
         elif same := [m for m in self.table() if self.agrees(m)]:
-            unit, named = same[0], same
+            left = self.zeros(same)
+            unit = (
+                left[0] if left[0] in same else dataclasses.replace(left[0], gpu="inferred", status=models.Status.OPEN)
+            )
+            named = [m for m in same if m in left]
+            others = [m for m in left if m.flushed_zero != left[0].flushed_zero]
+            opened += [Undecided("flushed_zero", (m.flushed_zero,), (m,)) for m in others[:1]]
         assert unit is not None
         return Inference(
             unit=named[0] if named else unit, scheme=scheme, equals=tuple(m.name for m in named),
             evidence=tuple(self.evidence(scheme)) if scheme else (), open=tuple(opened), calls=self.box.calls,
             rows=self.box.rows, places=self.box.places if self.box.form == "matrices" else None,
         )  # fmt: skip
+
+    def zeros(self, same: list[Model]) -> list[Model]:
+        """Of records that flush, those that leave a c of -0, or not, as the black box does; others as they are."""
+        both = [m.with_options(flushed_zero=v) for m in same for v in limits.allowed(m).get("flushed_zero", ())]
+        if not (both and self.box.with_c):
+            return both or same
+        rows = units.of(same[0]).draw(same[0], self.k, elimination.COUNT, np.random.Generator(seeds.stream(0)))
+        d = self.box.ask_any(*rows.values()).astype(np.float32)
+        return [m for m in both if elimination.agrees(m, rows, d)] or same
 
     def open_in(self, scheme: ParametricUnit) -> Iterator[Undecided]:
         """The fields of a scheme in which others that agree on everything asked differ."""
