@@ -36,16 +36,22 @@ class Quantity:
     name: str
     read: Callable[[Result], Any]
     shown: Callable[[Result], Any]
-    octaves: bool = False
+    scale: Text | None = None
 
     def at(self, **where: Any) -> Quantity:
         """The part at coordinates, as :func:`of` takes them."""
-        return self.then(_named(self.name, where), lambda x: _at(x, where))
+        part = self.then(_named(self.name, where), lambda x: _at(x, where))
+        return Quantity(part.name, part.read, part.shown, self.scale)
 
     @property
     def log2(self) -> Quantity:
         """Its logarithm; details show it itself."""
-        return Quantity(self.name, lambda r: np.log2(self.read(r)), self.shown, octaves=True)
+        return Quantity(self.name, lambda r: np.log2(self.read(r)), self.shown, say("in powers of 2"))
+
+    @property
+    def log(self) -> Quantity:
+        """Its natural logarithm, of which 0.01 is 1%; details show it itself."""
+        return Quantity(self.name, lambda r: np.log(self.read(r)), self.shown, say("natural logarithms"))
 
     def min(self, *axes: str) -> Quantity:
         """The least along axes."""
@@ -149,9 +155,12 @@ def as_quantity(x: Compared) -> Quantity:
 Test: TypeAlias = Callable[[Result], Outcome]
 
 
-def superior(id: str, text: str, one: Compared, other: Compared = 0.0, by: float = 0.0) -> Claim:
-    """A measured claim: ``one`` lies above ``other`` by more than ``by``, paired by seed: see :mod:`.statistics`."""
-    return together(id, text, above(one, other, by))
+def superior(id: str, text: str, one: Compared, other: Compared = 0.0, by: float = 0.0, each: str = "") -> Claim:
+    """A measured claim: ``one`` lies above ``other`` by more than ``by``, paired by seed: see :mod:`.statistics`.
+
+    ``each``: an axis of ``one``, at each of whose coordinates it does.
+    """
+    return together(id, text, above(one, other, by, each))
 
 
 def equivalent(id: str, text: str, one: Quantity, other: Compared = 0.0, within: float = 0.0) -> Claim:
@@ -164,9 +173,9 @@ def together(id: str, text: str, *tests: Test) -> Claim:
     return Claim(id, Evidence.MEASURED, say(text), lambda r: statistics.both(*(test(r) for test in tests)))
 
 
-def above(one: Compared, other: Compared = 0.0, by: float = 0.0) -> Test:
+def above(one: Compared, other: Compared = 0.0, by: float = 0.0, each: str = "") -> Test:
     """The test of :func:`superior`."""
-    return lambda r: _compared(statistics.superior, one, other, by, r)
+    return lambda r: _compared(statistics.superior, one, other, by, r, each)
 
 
 def alike(one: Compared, other: Compared = 0.0, within: float = 0.0) -> Test:
@@ -174,10 +183,14 @@ def alike(one: Compared, other: Compared = 0.0, within: float = 0.0) -> Test:
     return lambda r: _compared(statistics.equivalent, one, other, within, r)
 
 
-def _compared(how: Any, one: Compared, other: Compared, margin: float, result: Result) -> Outcome:
+def _compared(how: Any, one: Compared, other: Compared, margin: float, result: Result, each: str = "") -> Outcome:
     """Both in words, and how a test of statistics ends."""
+    if each:
+        places = [{each: place} for place in as_quantity(one).read(result)[each].values.tolist()]
+        pairs = ((as_quantity(one).at(**at), other.at(**at) if isinstance(other, Quantity) else other) for at in places)
+        return statistics.both(*(_compared(how, a, b, margin, result) for a, b in pairs))
     both = [x for x in (one, other) if isinstance(x, Quantity)]
-    said = joined([*(x.said(result) for x in both), *[say("in powers of 2")] * both[0].octaves], COMMA)
+    said = joined([*(x.said(result) for x in both), *([both[0].scale] if both[0].scale else [])], COMMA)
     a, b = np.broadcast_arrays(*(as_quantity(x).values(result) for x in (one, other)))
     outcome: Outcome = how(a, b, margin, said)
     return outcome
@@ -185,6 +198,11 @@ def _compared(how: Any, one: Compared, other: Compared, margin: float, result: R
 
 def within(id: str, text: str, one: Quantity, low: Compared, high: Compared, evidence: str = "proved") -> Claim:
     """A claim that all numbers lie between two bounds, both included; the margin is half of what lies between."""
+    return Claim(id, Evidence[evidence.upper()], say(text), between(one, low, high, evidence))
+
+
+def between(one: Quantity, low: Compared, high: Compared, evidence: str = "proved") -> Test:
+    """The test of :func:`within`."""
 
     def test(result: Result) -> Outcome:
         values, least, most = (as_quantity(x).values(result) for x in (one, low, high))
@@ -194,7 +212,7 @@ def within(id: str, text: str, one: Quantity, low: Compared, high: Compared, evi
             return verdict(holds, detail)
         return measured(holds, detail, Sample(values.size, float(values.std()), float((most - least).max()) / 2))
 
-    return Claim(id, Evidence[evidence.upper()], say(text), test)
+    return test
 
 
 def equal(id: str, text: str, one: Quantity, other: Compared | Sequence[Any], evidence: str = "library") -> Claim:

@@ -1,7 +1,6 @@
 """The experiment on block scales."""
 
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -9,23 +8,12 @@ import pytest
 
 from experiments.frame import Mutant, frame
 from fplab.experiments import scales
-from fplab.experiments.scales import Params
 from fplab.nn import emulate
 from fplab.scaled import Scaled
 
-TINY = Params(seeds=2, steps=2, batch=2, rows=64, significands=64)
-LEARNT = replace(scales.QUICK, seeds=2, rows=16, significands=64)
-
-
-@cache
-def layers(seed: int) -> dict[str, list[np.ndarray]]:
-    """The tensors of a network of the quick size."""
-    return scales.trained(scales.QUICK, seed)[2]
-
-
-def quantised_again(result: Any) -> dict[str, Any]:
-    found = (scales.lost(layers(seed)) for seed in range(scales.QUICK.seeds))
-    return dict(zip(("errors", "clipped", "fours"), map(np.array, zip(*found, strict=True)), strict=True))
+QUICK = scales.E.quick
+TINY = replace(QUICK, seeds=2, steps=2, batch=2, rows=64, significands=64)
+LEARNT = replace(QUICK, seeds=2, rows=16, significands=64)
 
 
 def by(scheme: str, rule: str, *other: str) -> Any:
@@ -43,26 +31,27 @@ def unpacked(scaled: Scaled) -> int:
     return int(scaled.codes.nbytes + scaled.scales.nbytes)
 
 
+AGAIN = ("trained",)
 QUANTIZE = "fplab.scaled.quantize"
 MUTANTS = (
     Mutant("networks that do not descend", ("trained_networks",), "descend", lambda good: lambda *of: None,
            params=LEARNT),
     Mutant("a floor that rounds up", ("clipping", "definition"), QUANTIZE, a_scale_higher, params=TINY),
     Mutant("scales that round up in every rule", ("blocks_clipped", "up_in_mxfp8", "even_in_mxfp4"), QUANTIZE,
-           a_scale_higher, part=quantised_again),
+           a_scale_higher, reuse=AGAIN),
     Mutant("even that rounds as floor", ("even_in_mxfp4",), QUANTIZE, by("mxfp4", "even", "mxfp4", "floor"),
-           part=quantised_again),
+           reuse=AGAIN),
     Mutant("blocks of 32 with MXFP4's scales", ("nvfp4_beats_mxfp4",), QUANTIZE,
-           by("nvfp4", "nearest", "mxfp4", "even"), part=quantised_again),
+           by("nvfp4", "nearest", "mxfp4", "even"), reuse=AGAIN),
     Mutant("no block takes the 4", ("four_over_six",), QUANTIZE, by("nvfp4", "4over6", "nvfp4", "nearest"),
-           part=quantised_again),
+           reuse=AGAIN),
     Mutant("codes a step too large", ("composed",), "quantised_by_torch",
            lambda good: lambda *args: {k: v + (k == "floor_codes") for k, v in good(*args).items()}, params=TINY),
     Mutant("codes of a byte", ("bits_a_value",), "fplab.scaled.Scaled.nbytes", lambda good: property(unpacked),
            params=TINY),
 )  # fmt: skip
 
-globals().update(frame(scales, scales.QUICK, MUTANTS))
+globals().update(frame(scales, QUICK, MUTANTS))
 
 
 @pytest.mark.parametrize("scheme", scales.UNITS)
