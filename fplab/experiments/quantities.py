@@ -119,6 +119,11 @@ def of(measure: str, **where: Any) -> Quantity:
     return Quantity(_named(measure, where), read, read)
 
 
+def derived(name: str, function: Callable[[Result], Any]) -> Quantity:
+    """What a function makes of a result, under a name."""
+    return Quantity(name, function, function)
+
+
 def _named(name: str, where: Mapping[str, Any]) -> str:
     named = [f"last {axis}" if value == -1 else str(value) for axis, value in where.items()
              if isinstance(value, str | int | float)]  # fmt: skip

@@ -25,7 +25,7 @@ from ..hardware.cases import Arrays, Case, Meta, philox_bits
 from ..hardware.tensors import bits, tensor
 from ..words import CLAUSE, COMMA, joined, say
 from .base import Claims, Columns, Experiment, Tick, in_columns, one_threaded
-from .fp8_training import all_of, backward, descend, relative
+from .fp8_training import backward, descend, relative
 from .outcomes import Outcome, absent, failed, passed
 from .statistics import both, equivalent, superior
 
@@ -421,6 +421,12 @@ def two_dimensions(result: Result) -> Outcome:
 def head(result: Result) -> Outcome:
     """All layers but the last, with the last in NVFP4, too, and without."""
     return errs_more(result.nets[0], NETS[0], LAST_TOO, NVFP4, FEWER_BITS)
+
+
+def all_of(found: list[Outcome]) -> Outcome:
+    """Of measured outcomes the first that fails, or the last."""
+    failing = [outcome for outcome in found if not outcome.holds]
+    return failing[0] if failing else found[-1]
 
 
 UNTRIED = say("tried at the full size (fplab run recipes --full)")
