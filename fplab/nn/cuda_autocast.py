@@ -143,9 +143,11 @@ def eligible(x: Any) -> bool:
 
 
 def cast(x: Any, dtype: torch.dtype) -> Any:
-    """An operand at a dtype where it is eligible; lists of operands too; anything else as it is."""
+    """An operand at a dtype where it is eligible; lists and mappings of operands too; anything else as it is."""
     if isinstance(x, list | tuple):
         return type(x)(cast(y, dtype) for y in x)
+    if isinstance(x, dict):
+        return {name: cast(y, dtype) for name, y in x.items()}
     if not eligible(x) or x.dtype == dtype:
         return x
     if dtype == torch.get_autocast_dtype(CPU) and _is_weight(x) and torch.is_autocast_cache_enabled():
@@ -196,27 +198,48 @@ def widest(args: Any, current: torch.dtype, lower: torch.dtype) -> torch.dtype:
 
 # --- the kernels ----------------------------------------------------------------------------------------------------
 Operation = Any  # an overload of torch.ops.aten
+Call = tuple[Operation, Any, Any]  # an operation with its arguments
 Kernel = Callable[..., Any]
 
 
-def _lower(op: Operation, name: str) -> Kernel:
-    """Cast to the lower precision; what is made of other operations runs them one by one, each product rounded."""
+def _lower(op: Operation, name: str, dtype: torch.dtype, args: Any, kwargs: Any) -> Call:
+    return op, cast(args, dtype), cast(kwargs, dtype)
 
-    def run(keyset: Any, dtype: torch.dtype, args: Any, kwargs: Any) -> Any:
-        assert _local.settings is not None
-        args, kwargs = cast(args, dtype), {k: cast(v, dtype) for k, v in kwargs.items()}
-        if _local.settings.product == "torch" or _emulated():
-            with torch._C._ExcludeDispatchKeyGuard(NO_AUTOCAST):
-                return op(*args, **kwargs)
-        if name in SINGLE:
-            return _rounded_once(op, dtype, args, kwargs)
-        _local.composite = True
-        try:
-            return op.redispatch(keyset & BELOW, *args, **kwargs)
-        finally:
-            _local.composite = False
 
-    return run
+def _fp32(op: Operation, name: str, dtype: torch.dtype, args: Any, kwargs: Any) -> Call:
+    return op, cast(args, torch.float32), cast(kwargs, torch.float32)
+
+
+def _fp32_dtype(op: Operation, name: str, dtype: torch.dtype, args: Any, kwargs: Any) -> Call:
+    position = [argument.name for argument in op._schema.arguments].index("dtype")
+    named = args[position] if len(args) > position else kwargs.get("dtype")
+    if not eligible(args[0]) or named is not None:
+        return op, args, kwargs
+    return op, args[:position], kwargs | {"dtype": torch.float32}
+
+
+def _fp32_overload(op: Operation, name: str, dtype: torch.dtype, args: Any, kwargs: Any) -> Call:
+    defaults = [a.default_value for a in op._schema.arguments]  # the other overload has none
+    result = torch.float32 if eligible(args[0]) else args[0].dtype
+    return _overload(WITH_DTYPE[name]), (*args, *defaults[len(args) :]), {"dtype": result}
+
+
+def _widest(op: Operation, name: str, dtype: torch.dtype, args: Any, kwargs: Any) -> Call:
+    to = widest([*args, *kwargs.values()], dtype, dtype)
+    return op, cast(args, to), cast(kwargs, to)
+
+
+def _refused(op: Operation, name: str, dtype: torch.dtype, args: Any, kwargs: Any) -> Call:
+    raise LabError(
+        f"{name} is unsafe under autocast: its log and its gradient leave the range of {dtype}. "
+        f"Drop the sigmoid before it and call {name}_with_logits, or compute it in a disabled region in FP32."
+    )
+
+
+CASTS: dict[Rule, Callable[..., Call]] = {
+    Rule.LOWER: _lower, Rule.FP32: _fp32, Rule.FP32_DTYPE: _fp32_dtype, Rule.FP32_OVERLOAD: _fp32_overload,
+    Rule.WIDEST: _widest, Rule.REFUSED: _refused,
+}  # fmt: skip
 
 
 def _emulated() -> bool:
@@ -239,89 +262,34 @@ def _rounded_once(op: Operation, dtype: torch.dtype, args: Any, kwargs: Any) -> 
     return result if plain else result.to(dtype)
 
 
-def _fp32(op: Operation, name: str) -> Kernel:
-    def run(keyset: Any, dtype: torch.dtype, args: Any, kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(NO_AUTOCAST):
-            return op(*cast(args, torch.float32), **{k: cast(v, torch.float32) for k, v in kwargs.items()})
-
-    return run
-
-
-def _fp32_dtype(op: Operation, name: str) -> Kernel:
-    position = [argument.name for argument in op._schema.arguments].index("dtype")
-
-    def run(keyset: Any, dtype: torch.dtype, args: Any, kwargs: Any) -> Any:
-        named = args[position] if len(args) > position else kwargs.get("dtype")
-        if eligible(args[0]) and named is None:
-            args = args[:position]
-            kwargs = kwargs | {"dtype": torch.float32}
-        with torch._C._ExcludeDispatchKeyGuard(NO_AUTOCAST):
-            return op(*args, **kwargs)
-
-    return run
-
-
-def _fp32_overload(op: Operation, name: str) -> Kernel:
-    other = _overload(WITH_DTYPE[name])
-    defaults = [a.default_value for a in op._schema.arguments]  # the other overload has none
-
-    def run(keyset: Any, dtype: torch.dtype, args: Any, kwargs: Any) -> Any:
-        result = torch.float32 if eligible(args[0]) else args[0].dtype
-        with torch._C._ExcludeDispatchKeyGuard(NO_AUTOCAST):
-            return other(*args, *defaults[len(args) :], dtype=result)
-
-    return run
-
-
-def _widest(op: Operation, name: str) -> Kernel:
-    def run(keyset: Any, dtype: torch.dtype, args: Any, kwargs: Any) -> Any:
-        to = widest([*args, *kwargs.values()], dtype, dtype)
-        args, kwargs = cast(args, to), {k: cast(v, to) for k, v in kwargs.items()}
-        with torch._C._ExcludeDispatchKeyGuard(NO_AUTOCAST):
-            return op(*args, **kwargs)
-
-    return run
-
-
-def _refused(op: Operation, name: str) -> Kernel:
-    def run(keyset: Any, dtype: torch.dtype, args: Any, kwargs: Any) -> Any:
-        raise LabError(
-            f"{name} is unsafe under autocast: its log and its gradient leave the range of {dtype}. "
-            f"Drop the sigmoid before it and call {name}_with_logits, or compute it in a disabled region in FP32."
-        )
-
-    return run
-
-
-MAKERS = {
-    Rule.LOWER: _lower,
-    Rule.FP32: _fp32,
-    Rule.FP32_DTYPE: _fp32_dtype,
-    Rule.FP32_OVERLOAD: _fp32_overload,
-    Rule.WIDEST: _widest,
-    Rule.REFUSED: _refused,
-}
-
-
 def _kernel(name: str, before: Any | None) -> Kernel:
-    """What stands in the slot of one operation; ``before``: torch's own kernel there, or None."""
+    """What stands in the slot of one operation; ``before``: torch's own kernel there, or None.
+
+    What is cast to the lower precision and made of other operations runs them one by one, each product rounded.
+    """
     op, rule = _overload(name), RULES.get(name)
-    run = MAKERS[rule](op, name) if rule is not None else None
     single = name in SINGLE or name in ("dot", "vdot")
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        if _local.settings is None:
-            return (
-                before.call_boxed(keyset, *args, **kwargs) if before else op.redispatch(keyset & BELOW, *args, **kwargs)
-            )
-        dtype = active()
-        if dtype is None or run is None:
+        settings = _local.settings
+        dtype = None if settings is None else active()
+        if settings is None and before:
+            return before.call_boxed(keyset, *args, **kwargs)
+        if settings is None or dtype is None or rule is None or (_local.composite and not single):
             return op.redispatch(keyset & BELOW, *args, **kwargs)
-        if not _local.composite:
-            return run(keyset, dtype, args, kwargs)
-        if single:
+        if _local.composite:
             return _rounded_once(op, dtype, args, kwargs)
-        return op.redispatch(keyset & BELOW, *args, **kwargs)
+        called, args, kwargs = CASTS[rule](op, name, dtype, args, kwargs)
+        if rule is Rule.LOWER and settings.product != "torch" and not _emulated():
+            if name in SINGLE:
+                return _rounded_once(op, dtype, args, kwargs)
+            _local.composite = True
+            try:
+                return op.redispatch(keyset & BELOW, *args, **kwargs)
+            finally:
+                _local.composite = False
+        with torch._C._ExcludeDispatchKeyGuard(NO_AUTOCAST):
+            return called(*args, **kwargs)
 
     return kernel
 
