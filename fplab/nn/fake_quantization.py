@@ -26,44 +26,24 @@ from .replacing import Layer
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-class _FakeQuantize(torch.autograd.Function):
-    """Steps on the grid; the gradient straight through."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        steps = torch.round(x * torch.reciprocal(scale))
-        ctx.save_for_backward((low <= steps) & (steps <= high))
-        return _values(steps, scale, low, high)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        (inside,) = ctx.saved_tensors
-        return grads[0] * inside, None, None, None
-
-
-class _LearnedStep(torch.autograd.Function):
-    """The same, with a gradient for the scale too."""
+class _OnGrid(torch.autograd.Function):
+    """Steps on the grid; the gradient straight through, and one for the scale where that is learned."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
         exact = x * torch.reciprocal(scale)
         steps = torch.round(exact)
-        inside = (low <= steps) & (steps <= high)
+        inside, clipped = (low <= steps) & (steps <= high), torch.minimum(torch.maximum(steps, low), high)
         # d(clip(rint(x / s)) * s) / ds with a straight-through rint: rint(v) - v inside, the end of the grid outside.
-        slope = torch.where(inside, steps - exact, torch.minimum(torch.maximum(steps, low), high))
-        ctx.save_for_backward(inside, slope)
+        ctx.save_for_backward(inside, torch.where(inside, steps - exact, clipped) if ctx.needs_input_grad[1] else None)
         ctx.shape = scale.shape
-        return _values(steps, scale, low, high)
+        return (clipped + 0.0) * scale  # adding zero makes -0 the +0 that integers have
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         inside, slope = ctx.saved_tensors
-        return grads[0] * inside, (grads[0] * slope).sum_to_size(ctx.shape), None, None
-
-
-def _values(steps: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Clipped steps times the scale; adding zero makes -0 the +0 that integers have."""
-    return (torch.minimum(torch.maximum(steps, low), high) + 0.0) * scale
+        of_scale = None if slope is None else (grads[0] * slope).sum_to_size(ctx.shape)
+        return grads[0] * inside, of_scale, None, None
 
 
 def _float32(x: Tensor) -> Tensor:
@@ -143,12 +123,30 @@ def fake_quantize(
     if not ((step >= float(SMALLEST_SCALE)) & step.isfinite()).all():
         raise LabError(f"scale must be positive and finite, at least 2^-126; the least given is {float(step.min())!r}.")
     zero = _along(zero, x, axis if zero.numel() > 1 else None, "zero_point")
-    result: Tensor = _FakeQuantize.apply(wide, _along(step, x, axis, "scale"), *_ends(zero, form))
+    result: Tensor = _OnGrid.apply(wide, _along(step, x, axis, "scale"), *_ends(zero, form))
     return result.to(x.dtype)
 
 
+class _Quantizer(Layer):
+    """``grid``, the scale, and the ends of the grid seen from the zero point of ``how``, which stay as they are."""
+
+    scale: Tensor
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, how: Affine, learned: bool) -> None:
+        super().__init__()
+        self.grid, scale = _affine(how).grid, torch.from_numpy(how.scale.copy())
+        if learned:
+            self.scale = nn.Parameter(scale)
+        else:
+            self.register_buffer("scale", scale)
+        for name, end in zip(("low", "high"), _ends(torch.from_numpy(how.zero_point.copy()), how.grid), strict=True):
+            self.register_buffer(name, end)
+
+
 @door
-class FakeQuantize(Layer):
+class FakeQuantize(_Quantizer):
     """:func:`fake_quantize` with a fixed range, as a module; ``how`` as :mod:`fplab.integers` gives it.
 
     Its scale stays float32 where a model is moved to another dtype.
@@ -160,26 +158,17 @@ class FakeQuantize(Layer):
 
     fixed = ("scale", "low", "high")
 
-    scale: Tensor
-    low: Tensor
-    high: Tensor
-
     def __init__(self, how: Affine) -> None:
-        super().__init__()
-        self.grid = _affine(how).grid
-        self.register_buffer("scale", torch.from_numpy(how.scale.copy()))
-        low, high = _ends(torch.from_numpy(how.zero_point.copy()), how.grid)
-        self.register_buffer("low", low)
-        self.register_buffer("high", high)
+        super().__init__(how, learned=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """The values of ``x`` on the grid; scale and zero point broadcast to it."""
-        result: Tensor = _FakeQuantize.apply(_float32(x), self.scale, self.low, self.high)
+        result: Tensor = _OnGrid.apply(_float32(x), self.scale, self.low, self.high)
         return result.to(x.dtype)
 
 
 @door
-class LearnedStep(Layer):
+class LearnedStep(_Quantizer):
     """Fake quantisation whose scale is a parameter: learned step size quantisation.
 
     After S. Esser et al., Learned Step Size Quantization (arXiv 1902.08153), equations 1 to 3 and section 2.2: the
@@ -190,16 +179,8 @@ class LearnedStep(Layer):
 
     fixed = ("low", "high")
 
-    low: Tensor
-    high: Tensor
-
     def __init__(self, how: Affine) -> None:
-        super().__init__()
-        self.grid = _affine(how).grid
-        self.scale = nn.Parameter(torch.from_numpy(how.scale.copy()))
-        low, high = _ends(torch.from_numpy(how.zero_point.copy()), how.grid)
-        self.register_buffer("low", low)
-        self.register_buffer("high", high)
+        super().__init__(how, learned=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """The values of ``x`` on the grid."""
@@ -208,5 +189,5 @@ class LearnedStep(Layer):
         factor = (each * self.grid.high) ** -0.5
         step = self.scale.float().clamp(min=float(SMALLEST_SCALE))
         step = step.detach() + (step - step.detach()) * factor  # the value of the scale, the gradient of factor * scale
-        result: Tensor = _LearnedStep.apply(wide, step, self.low, self.high)
+        result: Tensor = _OnGrid.apply(wide, step, self.low, self.high)
         return result.to(x.dtype)

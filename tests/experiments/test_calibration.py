@@ -12,7 +12,7 @@ from fplab.experiments import calibration
 from fplab.nn import fake_quantization
 
 
-class Blocked(fake_quantization._LearnedStep):
+class Blocked(fake_quantization._OnGrid):
     """Nothing passes straight through; the scale has its gradient."""
 
     @staticmethod
@@ -21,22 +21,22 @@ class Blocked(fake_quantization._LearnedStep):
         return torch.zeros_like(through), *rest
 
 
-class Fixed(fake_quantization._LearnedStep):
+class Fixed(fake_quantization._OnGrid):
     """The gradient passes straight through; the scale has none."""
 
     @staticmethod
     def backward(ctx, *grads):  # type: ignore[no-untyped-def]
         through, scale, *rest = super(Fixed, Fixed).backward(ctx, *grads)
-        return through, torch.zeros_like(scale), *rest
+        return through, None if scale is None else torch.zeros_like(scale), *rest
 
 
-STEP, DIVERGENCES = "fplab.nn.fake_quantization._LearnedStep", "fplab.integers.calibration.all_divergences"
+STEP, DIVERGENCES = "fplab.nn.fake_quantization._OnGrid", "fplab.integers.calibration.all_divergences"
 KEPT = ("trained", "fp32")
 EXCHANGED = {8: 4, 4: 8, 3: 3}
 MUTANTS = (
     Mutant("a straight-through gradient of zero", ("trained_back",), STEP, lambda good: Blocked, reuse=KEPT),
     Mutant("a straight-through gradient of zero, ranges fixed", ("torch_fake",),
-           "fplab.nn.fake_quantization._FakeQuantize.backward",
+           "fplab.nn.fake_quantization._OnGrid.backward",
            lambda good: staticmethod(lambda ctx, *grads: (torch.zeros_like(grads[0]), None, None, None)), reuse=KEPT),
     Mutant("a scale without a gradient", ("learned",), STEP, lambda good: Fixed, reuse=KEPT),
     Mutant("values a little too large", ("torch_fake", "integer_codes"), "fplab.integers.dequantize",
