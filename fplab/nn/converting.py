@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -52,6 +53,13 @@ def experts_of(module: nn.Module) -> list[str]:
 
 class IntegerLinear(Layer):
     """What converted layers have in common: they can be multiplied by, and say how many weights they hold."""
+
+    def keep(self, linear: nn.Linear, **values: Any) -> None:
+        """Buffers of arrays and tensors, or None, on the device of a layer, and its bias."""
+        for name, value in values.items():
+            found = torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+            self.register_buffer(name, None if found is None else found.to(linear.weight.device))
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().clone())
 
     def weights(self) -> int:
         """The number of weights that are integers."""

@@ -106,20 +106,16 @@ class Int8Linear(IntegerLinear):
             symmetric(amax, "int8")  # refuses what is no magnitude
         w = linear.weight.detach().float().cpu().numpy().T
         how = scheme(w, "int8", self.method.weights, self.method.zero_point)
-        self._keep("codes", torch.from_numpy(np.ascontiguousarray(quantize(w, how))), linear)
-        self._keep("scale", torch.from_numpy(np.atleast_2d(how.scale)), linear)
-        zeros = torch.from_numpy(np.atleast_2d(how.zero_point)) if self.method.zero_point else None
-        self._keep("zero_point", zeros, linear)
         keeps = self.method.decompose and outlier_weights == "fp16"
-        self._keep("rows16", linear.weight.detach().T.half().contiguous() if keeps else None, linear)
-        self._keep("bias", None if linear.bias is None else linear.bias.detach().clone(), linear)
+        self.keep(
+            linear, codes=quantize(w, how), scale=np.atleast_2d(how.scale),
+            zero_point=np.atleast_2d(how.zero_point) if self.method.zero_point else None,
+            rows16=linear.weight.detach().T.half().contiguous() if keeps else None,
+        )  # fmt: skip
 
     def weights(self) -> int:
         """The number of codes."""
         return self.codes.numel()
-
-    def _keep(self, name: str, value: Tensor | None, like: nn.Linear) -> None:
-        self.register_buffer(name, None if value is None else value.to(like.weight.device))
 
     @torch.no_grad()
     def forward(self, input: Tensor) -> Tensor:
@@ -209,13 +205,8 @@ class Int4Linear(IntegerLinear):
         w = linear.weight.detach().float().cpu().numpy()
         groups = quantize_groups(w, group, "int4_full" if zero_point else "int4", zero_point)
         self.k, self.group = groups.k, groups.group
-        held = {"packed": groups.packed, "scale": groups.scale, "zero_point": None}
-        if zero_point:
-            held["zero_point"] = groups.zero_point.astype(np.int8)  # one of 16 codes
-        for name, value in held.items():
-            tensor = None if value is None else torch.from_numpy(np.ascontiguousarray(value))
-            self.register_buffer(name, tensor if tensor is None else tensor.to(linear.weight.device))
-        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().clone())
+        codes = groups.zero_point.astype(np.int8) if zero_point else None  # one of 16
+        self.keep(linear, packed=groups.packed, scale=groups.scale, zero_point=codes)
 
     def weights(self) -> int:
         """The number of codes, two in a byte."""

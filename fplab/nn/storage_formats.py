@@ -11,6 +11,7 @@ import fnmatch
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -54,7 +55,7 @@ class Formats:
         assert self._seed is not None
         self._drawn += 1
         seed = (self._seed + self._drawn * 0x9E3779B97F4A7C15) % 2**64  # odd: 2**64 tensors until one comes again
-        return Cast(cast.fmt, cast.rounding, cast.overflow, cast.subnormals, seed, cast.nan)
+        return replace(cast, seed=seed)
 
     def kept(self, name: str) -> bool:
         """Whether a module or parameter is left alone: it, or a module around it, matches a pattern of ``keep``."""
@@ -228,19 +229,14 @@ def _hooked(
         if casts["weight_gradients"].fmt is not None:
             for parameter in chosen:
                 if parameter.requires_grad:
-                    _removed(stack, parameter.register_post_accumulate_grad_hook(held.round_gradient))
+                    stack.enter_context(parameter.register_post_accumulate_grad_hook(held.round_gradient))
         if optimizer is not None:
 
             def after(stepped: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
                 held.round_states(stepped, chosen)
 
-            _removed(stack, optimizer.register_step_post_hook(after))
+            stack.enter_context(optimizer.register_step_post_hook(after))
         yield held
-
-
-def _removed(stack: ExitStack, handle: Any) -> None:
-    """Remove a hook when the block ends."""
-    stack.callback(handle.remove)
 
 
 def _hold_weights(
@@ -275,8 +271,8 @@ def _hold_weights(
     if master:
         held.set_masters_aside(parameters)
         stack.callback(held.restore_masters)
-        _removed(stack, optimizer.register_step_pre_hook(before))
-    _removed(stack, optimizer.register_step_post_hook(after))
+        stack.enter_context(optimizer.register_step_pre_hook(before))
+    stack.enter_context(optimizer.register_step_post_hook(after))
 
 
 def _putting_back(held: Formats, rounded: list[tuple[nn.Parameter, torch.Tensor]]) -> Callable[..., bool]:
@@ -301,9 +297,9 @@ def _hook_layers(stack: ExitStack, model: nn.Module, held: Formats) -> None:
     def leaving(module: nn.Module, args: Any, output: Any) -> Any:
         return held.outgoing(output)
 
-    _removed(stack, model.register_forward_pre_hook(entering, with_kwargs=True))
+    stack.enter_context(model.register_forward_pre_hook(entering, with_kwargs=True))
     for name, module in model.named_modules():
         leaf = next(module.children(), None) is None
         own = next(module.parameters(recurse=False), None) is not None
         if (leaf or own) and not (name and held.kept(name)):
-            _removed(stack, module.register_forward_hook(leaving))
+            stack.enter_context(module.register_forward_hook(leaving))
