@@ -18,6 +18,8 @@ from . import engine
 from .models import Model
 from .operands import Array, demand, nan_bits, rounded, spread, whole_numbers
 
+FP32_NAN = 0x7FFFFFFF  # as nan_bits has it
+
 
 def _given(c: Any) -> Values:
     """C as an argument: after A and B it stands before the GPU."""
@@ -62,7 +64,7 @@ class Floats:
         own = type(c) is np.ndarray and c.dtype == np.float32 and model.output == "fp32"  # a NaN becomes the model's
         if alpha == beta == 1 and own and result.ndim == 2 and c.shape == result.shape[1:]:  # the bias of a layer
             sums, part, row = np.empty(result.shape, np.uint32), *map(np.ascontiguousarray, (result, c))
-            add = functools.partial(tensorcore_exact.add_row, part, row, nan_bits(model), sums)
+            add = functools.partial(tensorcore_exact.add_row, part, row, FP32_NAN, sums)
             engine.share(add, len(sums), sums.size)
             return sums.view(np.float32)
         with np.errstate(invalid="ignore", over="ignore"):

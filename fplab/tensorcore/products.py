@@ -149,7 +149,7 @@ def multiply(
             "operation of its own, or part of torch._addmm_activation."
         )
     if plan is ONE_CHAIN and scales is None and c is None and x.ndim == y.ndim == 2 and x.shape[1] == y.shape[0]:
-        found = units.of(model).alone(model, x, y)
+        found = units.named(model.kind).alone(model, x, y)
         if found is not None:
             return found
     if scales is None or model.scale is None:

@@ -23,9 +23,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ...kernels import double_double as kernel
 from ...threads import split
-from ..emulation.operations import base_name, name_of
+from ..tracer import Event, base_name, name_of
 from . import exact_operations
-from .tracer import Event
 
 Tensor = torch.Tensor
 _SPLITTER = 2.0**27 + 1

@@ -19,14 +19,14 @@ from ... import formats
 from ...kernels import discrepancy as kernel
 from ...threads import split
 from ..emulation.modes import Mode
-from ..emulation.operations import EMULATED, base_name
+from ..emulation.operations import EMULATED
+from ..tracer import Event, Layers, base_name
 from . import exact_operations
 from .companions import Companion, Companions, key
 from .double_double import Pair, difference, halves
 from .exact_operations import CLAMPS, ROUNDS, Element
 from .quantization import Made, Perhaps, Quantising, Record, Step
 from .tensors import COMPLEX, FLOATS, INTEGERS, Array, among, dense, floating, reals, spelt, wide
-from .tracer import Event, Layers
 
 Tensor = torch.Tensor
 _LAYER = "fplab shadow"  # key of a node's metadata

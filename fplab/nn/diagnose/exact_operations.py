@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..emulation import low_precision
 from ..emulation.low_precision import HANDLERS, grouped, grouped_mm, groups
-from ..emulation.operations import TRAITS, base_name, name_of
+from ..emulation.operations import TRAITS
+from ..tracer import Event, base_name, name_of
 from .tensors import COMPLEX, FLOATS, INTEGERS, dense, floating, spelt
-from .tracer import Event
 
 Tensor = torch.Tensor
 

@@ -19,11 +19,11 @@ from ...tensorcore.models import Model
 from ...tensorcore.plan import Plan
 from ...tensorcore.tracing import Trace, trace
 from ..bits import codes
+from ..tracer import Event, Operations
 from . import exact_operations
 from .hybrids import OUTSIDE, Hybrid, Hybrids
 from .report import UNLISTED
 from .tensors import Array, differing, floating, spelt, wide
-from .tracer import Event, Operations
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -153,7 +153,7 @@ def _facts(event: Event, emulation: Any) -> dict[str, str]:
         if numbers or isinstance(value, (bool, int, float, str, torch.dtype)):
             found[name] = spelt(value) if isinstance(value, torch.dtype) else f"{value!r}"
     if emulation is not None and emulation.log.latest:
-        choice = emulation.choices.of(emulation.sites.here().layer)
+        choice = emulation.choices.of(emulation.sites.here)
         stored = emulation.settings.store or (choice.recipe.output if choice.recipe else None)
         found |= {"unit": emulation.log.latest, "plan": plan_in_words(choice.plan.of(emulation.log.rows))}
         found |= {"recipe": emulation.log.recipe} if emulation.log.recipe else {}

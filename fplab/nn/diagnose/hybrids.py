@@ -336,7 +336,7 @@ class Hybrid:
         other = self._copy(path, side, node._modules)
         for one in self.emulations:
             if one is not None:
-                one.sites.alike(other, node)
+                one.sites.names.alike(other, node)
         self._comparing = True
         try:
             theirs = other(*given[0], **given[1])

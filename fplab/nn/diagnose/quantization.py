@@ -25,12 +25,12 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
+from ..tracer import Event
 from . import exact_operations
 from .companions import Companion, Companions, key
 from .double_double import copied, difference, evaluating, halves
 from .exact_operations import CLAMPS, NARROW, ROUNDS
 from .tensors import INTEGERS, dense, floating, wide
-from .tracer import Event
 
 Tensor = torch.Tensor
 Value = Callable[[Tensor], Tensor]

@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_leaves
 from ...errors import LabError, quotes_call, unknown
 from ...words import part, say
 from ..emulation import modes
-from ..emulation.operations import name_of
 from ..ranks import is_spread, refused_as_spread
+from ..tracer import Event, Operations, backward_passes, functions, name_of
 from ..witness import WITNESSES
 from . import exact_operations
 from .companions import Companion, key
@@ -27,7 +27,6 @@ from .error_sums import Run
 from .quantization import Quantising, Step
 from .shadow_report import Report, make
 from .tensors import among, floating, wide
-from .tracer import Event, Operations, backward_passes, functions
 
 Tensor = torch.Tensor
 NO_COMPILER = part(
@@ -206,7 +205,8 @@ class Shadow:
             raise LabError("this shadow is already entered; a second block needs a shadow of its own.")
         with ExitStack() as undo:
             modes.demand_eager(NO_COMPILER, undo)
-            undo.enter_context(self._run.followed())
+            self._run.follow()
+            undo.callback(self._run.unfollow)
             undo.enter_context(backward_passes(self._run.backward_begins))
             undo.enter_context(functions(self._run.inside))
             WITNESSES.append(self._run.rounded)

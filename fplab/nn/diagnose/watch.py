@@ -17,12 +17,13 @@ from ...formats import FormatLike
 from ..bits import array, local
 from ..device.counting import DeviceBits, fetched
 from ..recipes import Recipe
+from ..tracer import scaled_losses, updates
 from .format_advice import Limits
 from .format_counts import REACH
+from .module_tensors import ModuleTensors
 from .nonfinite import INFINITY, ROOT, Ingredients, NonFinite, broken, masks, nothing, only_below
 from .run_comparison import compare
 from .tensors import Array, bits, on_device
-from .tracer import ModuleTensors, scaled_losses, updates
 from .watch_report import Report, make_report
 from .watched_run import GRADIENTS, Seen
 

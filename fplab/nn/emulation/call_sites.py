@@ -6,7 +6,6 @@ had: so a product has a site, the same when it runs again, and scales that it wa
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,10 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.nn.modules import module as modules
 
 from .. import bits
-from ..layers import Names
+from ..tracer import Layers
 
 Scales = dict[tuple[int, str], float]  # by the number of the product in its step, and the operand
 
@@ -83,34 +81,19 @@ class Weights:
         self._seen = {at: kept for at, kept in self._seen.items() if not kept.expired()}
 
 
-Listener = Callable[[list[tuple[str, nn.Module]]], None]
+class CallSites(Layers):
+    """The layers that are running, and the site of what runs in them.
 
-
-class _Thread(threading.local):
-    """``stack``: by depth of a thread's module calls, the layer and its products so far."""
-
-    def __init__(self) -> None:
-        self.stack: list[list[Any]] = [["", 0]]
-
-
-class CallSites:
-    """The layer that is running now in each thread, found by hooks on all modules, and the site of what runs in it.
-
-    ``listeners``: told a model's parts with their names, itself first, when it is first called. ``weights``: those that
-    were met, where ``tells_weights`` says that somebody asks.
-    ``lock``: held while layers are named and products counted, which are all threads'.
+    ``weights``: those that were met, where ``tells_weights`` says that somebody asks. ``lock``: held while products are
+    counted, too.
     """
 
-    def __init__(self, listeners: Sequence[Listener], tells_weights: bool) -> None:
-        self._listeners, self._tells_weights, self.weights = listeners, tells_weights, Weights()
-        self.running = _Thread()
-        self.lock = threading.RLock()
-        self.step = Step(1)
-        self._names = Names()
+    def __init__(self, met: Sequence[Callable[[list[tuple[str, nn.Module]]], None]], tells_weights: bool) -> None:
+        super().__init__(*met)
+        self._tells_weights, self.weights, self.step = tells_weights, Weights(), Step(1)
         self._starts: weakref.WeakKeyDictionary[Any, CallSite] = weakref.WeakKeyDictionary()
-        self._hooks: tuple[Any, ...] = ()
 
-    def here(self) -> CallSite:
+    def next(self) -> CallSite:
         """The site of the next product."""
         layer, number = self.running.stack[-1]
         site = CallSite(layer, number, self.step, self.step.products, None)
@@ -122,7 +105,7 @@ class CallSites:
     def take(self) -> CallSite:
         """The site of a new product, which is counted."""
         top, step = self.running.stack[-1], self.step
-        site = self.here() if saving_hooks(True) else CallSite(top[0], top[1], step, step.products, None)
+        site = self.next() if saving_hooks(True) else CallSite(top[0], top[1], step, step.products, None)
         top[1] += 1
         step.products += 1
         step.used = True
@@ -136,10 +119,6 @@ class CallSites:
         if self._tells_weights:
             self.weights.forget()
 
-    def alike(self, layer: nn.Module, other: nn.Module) -> None:
-        """Call a layer by the name of another, which stands where it does."""
-        self._names.alike(layer, other)
-
     def again(self, start: CallSite) -> Callable[[], None]:
         """Go back to where a checkpoint began, to run it again; what is returned undoes that."""
         stack = self.running.stack
@@ -147,45 +126,21 @@ class CallSites:
         stack.append([start.layer, start.number])
         self.step = start.step
         self.step.products = start.serial
-        follows = self.follow_modules()
+        follows = self.follow()
 
         def undo() -> None:
             if follows:
-                self.leave_modules()
+                self.unfollow()
             del stack[depth:]
             self.step.products, self.step = products, step
 
         return undo
 
-    def follow_modules(self) -> bool:
-        """Follow calls of modules from here on; False where they are followed already."""
-        if self._hooks:
-            return False
-        before = modules.register_module_forward_pre_hook(self._enter)
-        self._hooks = before, modules.register_module_forward_hook(self._leave, always_call=True)
-        return True
-
-    def leave_modules(self) -> None:
-        """Follow them no more."""
-        hooks, self._hooks = self._hooks, ()
-        for hook in hooks:
-            hook.remove()
-
     def _enter(self, layer: nn.Module, args: Any) -> None:
-        stack = self.running.stack
-        if len(stack) == 1 or layer not in self._names:
-            with self.lock:
-                new = self._names.add(layer)
-                for listener in self._listeners if new else ():
-                    listener(new)
         if self._tells_weights:
             for parameter in layer._parameters.values():
                 if parameter is not None:
                     self.weights.add(parameter)
         if saving_hooks(True) is not None:
-            self.here()  # a checkpoint that begins with this call begins outside of the layer
-        stack.append([self._names.of[layer], 0])
-
-    def _leave(self, layer: nn.Module, args: Any, output: Any) -> None:
-        if len(self.running.stack) > 1:
-            self.running.stack.pop()
+            self.next()  # a checkpoint that begins with this call begins outside of the layer
+        super()._enter(layer, args)

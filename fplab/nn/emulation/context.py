@@ -36,8 +36,8 @@ class Emulation(Run):
             raise LabError("this emulation is open in another thread; open one of its own, emulate(...), in each.")
         self._thread = threading.get_ident()
         try:
-            if self.sites.follow_modules():
-                undo.callback(self.sites.leave_modules)
+            if self.sites.follow():
+                undo.callback(self.sites.unfollow)
             open_block(mode)
         except BaseException:
             undo.close()

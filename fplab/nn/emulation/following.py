@@ -103,7 +103,7 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     if mode is None or mode.over or _thread.applying:
         return apply(*args, **kwargs)  # written in Python before torch 2.15, in C since
     mode.link()  # the operation before has its node; what the Function computes may be no operation of torch's
-    began = mode.run.sites.here()
+    began = mode.run.sites.next()
     _thread.applying = True
     try:
         result = apply(*args, **kwargs)

@@ -44,6 +44,7 @@ from torch.utils._python_dispatch import (
 from ...errors import LabError
 from ...words import part
 from ..bits import local
+from ..tracer import base_name, name_of
 from . import linear, operations, recurrent
 from .call_sites import CallSite, saving_hooks
 from .multiply import GRADIENT, INPUT, WEIGHT, Products
@@ -141,8 +142,8 @@ class Mode(TorchDispatchMode):
                 self._latest = origin
             else:
                 if refusal is not None:
-                    self._allowed(operations.name_of(func), operations.base_name(func), refusal)
-                origin = self.run.sites.here()
+                    self._allowed(name_of(func), base_name(func), refusal)
+                origin = self.run.sites.next()
                 result = func(*args, **kwargs)
         finally:
             _LOCAL.busy = False
@@ -162,7 +163,7 @@ class Mode(TorchDispatchMode):
             self._passing = False
             return NotImplemented
         self.link()
-        origin, self._latest, self._passing = self.run.sites.here(), None, True
+        origin, self._latest, self._passing = self.run.sites.next(), None, True
         try:
             with self:
                 result = func(*args, **kwargs)
@@ -187,7 +188,7 @@ class Mode(TorchDispatchMode):
         And whether it multiplied by a weight.
         """
         demand_eager()
-        name = operations.base_name(func)
+        name = base_name(func)
         if self.worker and self.run.settings.splits:
             raise LabError(
                 f"{name} in thread {threading.current_thread().name!r}: with gradients=, scaling= or a recipe the bits "
@@ -200,7 +201,7 @@ class Mode(TorchDispatchMode):
         if func._overloadname.startswith("dtype"):
             args, rest = args[:-1], rest | {"out_dtype": args[-1]}
         result = handler(products, self._marker(), *args, **rest)
-        if operations.name_of(func) != name:
+        if name_of(func) != name:
             return args[0].copy_(result), products.weighted
         if out is not None:
             if out.dtype != result.dtype:
@@ -235,7 +236,7 @@ class Mode(TorchDispatchMode):
         kind = operations.kind_without_unit(operations.operands(func, args))
         if kind is None:
             return True
-        name, base = operations.name_of(func), operations.base_name(func)
+        name, base = name_of(func), base_name(func)
         self._allowed(f"{name} of {kind}", f"{base} of {kind}", operations.NO_UNIT)
         return False
 
@@ -248,7 +249,7 @@ class Mode(TorchDispatchMode):
                 f"{operations.instead(base)}"
             )
         phase = "forward" if torch._C._current_autograd_node() is None else "backward"
-        self.run.log.allowed(self.run.sites.here().layer, phase, base)
+        self.run.log.allowed(self.run.sites.here, phase, base)
 
     # --- gradients among the operands ---------------------------------------------------------------------------
 
@@ -321,7 +322,7 @@ class Mode(TorchDispatchMode):
         """Hook every node behind the results of a call, back to those that were there before the block."""
         found = result if isinstance(result, (tuple, list)) else (result,)
         waiting: list[Any] = [tensor.grad_fn for tensor in found if isinstance(tensor, torch.Tensor)]
-        origin, seen = self.run.sites.here(), set[Any]()
+        origin, seen = self.run.sites.next(), set[Any]()
         while waiting:
             node = waiting.pop()
             if node is None or node in seen or node._sequence_nr() < self._first:

@@ -20,6 +20,7 @@ import torch
 from ...errors import LabError, unknown
 from ...words import part
 from ...words.patterns import refused
+from ..tracer import base_name
 from . import attention, convolution, dense, fused_attention, low_precision
 
 Handler = Callable[..., Any]
@@ -138,21 +139,6 @@ def kind_without_unit(args: Iterable[Any]) -> str | None:
             if x.dtype not in UNITS:
                 return str(x.dtype).removeprefix("torch.")
     return None
-
-
-@lru_cache(maxsize=4096)
-def name_of(operation: Any) -> str:
-    """An operation's name as ``allow`` takes it: "linalg_qr", or "torchvision::nms" where it is not torch's own."""
-    space, _, name = operation.name().partition("::")
-    name = name.partition(".")[0]
-    return name if space == "aten" else f"{space}::{name}"
-
-
-@lru_cache(maxsize=4096)
-def base_name(operation: Any) -> str:
-    """The name without the underscore that says "in place"."""
-    name = name_of(operation)
-    return name.removesuffix("_") if name.endswith("_") and not name.endswith("__") else name
 
 
 @lru_cache(maxsize=4096)

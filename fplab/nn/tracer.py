@@ -6,9 +6,12 @@ Each event has one way of being seen here, a mode or a context manager that puts
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -17,13 +20,7 @@ from torch import nn
 from torch.nn.modules import module as modules
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..emulation.operations import base_name, name_of
-from ..layers import Names
-from .nonfinite import ROOT, Ingredients, ingredients, nothing
-from .tensors import tensors_in
-
 _PLAIN_TENSOR = torch.Tensor.__torch_dispatch__
-See = Callable[[str, str, str, torch.Tensor, Ingredients], None]  # kind, layer, name, the tensor, what it was made of
 
 
 @contextmanager
@@ -49,6 +46,22 @@ def wrapped(owner: Any, name: str, around: Callable[..., Any]) -> Iterator[None]
 
 
 # --- operations -------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def name_of(operation: Any) -> str:
+    """An operation's name as ``allow`` takes it: "linalg_qr", or "torchvision::nms" where it is not torch's own."""
+    space, _, name = operation.name().partition("::")
+    name = name.partition(".")[0]
+    return name if space == "aten" else f"{space}::{name}"
+
+
+@lru_cache(maxsize=4096)
+def base_name(operation: Any) -> str:
+    """The name without the underscore that says "in place"."""
+    name = name_of(operation)
+    return name.removesuffix("_") if name.endswith("_") and not name.endswith("__") else name
+
 
 _WRITES = {"native_batch_norm": (3, 4)}  # running statistics, which the schema does not say are written to
 
@@ -115,110 +128,92 @@ class Operations(TorchDispatchMode):
 # --- modules ----------------------------------------------------------------------------------------------------------
 
 
-class Layers:
-    """The modules that are running, innermost last; ``leaving`` is told of every module's output, with its name."""
+@dataclass(eq=False)
+class Names:
+    """``of``: the names of modules, parts of a model by their path in it, the model itself by its class."""
+
+    of: weakref.WeakKeyDictionary[nn.Module, str] = field(default_factory=weakref.WeakKeyDictionary)
+    _classes: Counter[str] = field(default_factory=Counter)
+    _paths: set[str] = field(default_factory=set)
+
+    def __contains__(self, layer: nn.Module) -> bool:
+        return layer in self.of
+
+    def alike(self, layer: nn.Module, other: nn.Module) -> None:
+        """Give a layer the name of another."""
+        self.of[layer] = self.of[other]
+
+    def add(self, root: nn.Module) -> list[tuple[str, nn.Module]]:
+        """Name what was not called before; the new ones."""
+        found = []
+        for path, layer in root.named_modules():
+            if layer in self.of:
+                continue
+            if path and path in self._paths:  # of another model's part
+                path = f"{self.of[root]}.{path}"
+            elif not path:
+                self._classes[type(layer).__name__] += 1
+                path = f"{type(layer).__name__} {self._classes[type(layer).__name__]}"
+            self._paths.add(path)
+            self.of[layer] = path
+            found.append((path, layer))
+        return found
+
+
+class _Thread(threading.local):
+    """``stack``: by depth of a thread's module calls, the layer and how much of something it has had."""
 
     def __init__(self) -> None:
-        self.names = Names()
-        self._running: list[str] = []
+        self.stack: list[list[Any]] = [["", 0]]
+
+
+class Layers:
+    """The modules that are running in each thread, found by hooks on all modules.
+
+    ``met``: told a model's parts with their names, itself first, when it is first called. ``leaving``: told of what a
+    layer, by its name, has given. ``lock``: held while layers are named, which are all threads'.
+    """
+
+    leaving: Callable[[str, Any], None] | None = None
+
+    def __init__(self, *met: Callable[[list[tuple[str, nn.Module]]], None]) -> None:
+        self.names, self.running, self.lock, self._met = Names(), _Thread(), threading.RLock(), met
+        self._hooks: tuple[Any, ...] = ()
 
     @property
     def here(self) -> str:
         """The innermost layer, or "" outside of all."""
-        return self._running[-1] if self._running else ""
+        layer: str = self.running.stack[-1][0]
+        return layer
 
-    @contextmanager
-    def followed(self) -> Iterator[None]:
-        """Within the block every module's calls are followed."""
-        with (
-            modules.register_module_forward_pre_hook(self._enter),
-            modules.register_module_forward_hook(self._leave, always_call=True),
-        ):
-            yield
-
-    def leaving(self, name: str, output: Any) -> None:
-        """A layer has given its output."""
-
-    def _enter(self, layer: nn.Module, args: Any) -> None:
-        if not self._running or layer not in self.names:
-            self.names.add(layer)
-        self._running.append(self.names.of[layer])
-
-    def _leave(self, layer: nn.Module, args: Any, output: Any) -> None:
-        if self._running:
-            self.leaving(self._running.pop(), output)
-
-
-class ModuleTensors:
-    """A model's input, what each of its modules returns, and the gradients that come back to that.
-
-    A tensor that a module only passes on (a container, an identity) is seen once, at the module that made it; changed
-    in place it is a new one. Without gradients (validation) nothing is seen. A checkpointed forward pass that is
-    repeated during the backward pass is seen once. ``called`` is told of every call: layer, module, arguments, output.
-    """
-
-    def __init__(self, model: nn.Module, see: See, called: Callable[[str, nn.Module, Any, Any], None]) -> None:
-        self._model, self._see, self._called = model, see, called
-        self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
-        self._ran: set[str] = set()
-        first = model.register_forward_pre_hook(self._input, with_kwargs=True)
-        self._handles = [first] + [
-            module.register_forward_hook(self._output(name or ROOT), with_kwargs=True)
-            for name, module in model.named_modules()
-        ]
-
-    def new_step(self) -> None:
-        """Forget which tensors were seen."""
-        self._seen.clear()
-        self._ran.clear()
-
-    def remove(self) -> None:
-        """Take every hook away."""
-        for handle in self._handles:
-            handle.remove()
-        self.new_step()
-
-    def _input(self, _model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if torch.is_grad_enabled() and not _in_backward():
-            for tensor in tensors_in([args, kwargs]):
-                self._see("input", ROOT, "the model's input", tensor, nothing)
-
-    def _output(self, layer: str) -> Callable[[nn.Module, Any, Any, Any], None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-                return
-            self._called(layer, module, args, output)
-            repeated = _in_backward() and layer in self._ran
-            if not _in_backward():
-                self._ran.add(layer)
-            found = list(tensors_in(output))
-            made_of = functools.partial(ingredients, self._model, layer, module, [args, kwargs], output)
-            for i, tensor in enumerate(found):
-                if self._is_new(tensor):
-                    name = layer if len(found) == 1 else f"{layer}[{i}]"
-                    if not repeated:
-                        self._see("activations", layer, name, tensor, made_of)
-                    if tensor.requires_grad and not tensor.is_inference():
-                        tensor.register_hook(functools.partial(self._gradient, layer, name))
-
-        return hook
-
-    def _gradient(self, layer: str, name: str, gradient: torch.Tensor) -> None:
-        self._see("activation gradients", layer, name, gradient, nothing)
-
-    def _is_new(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor, at its present version, has not been seen in this step."""
-        version = 0 if tensor.is_inference() else tensor._version
-        known = self._seen.get(id(tensor))
-        if known is not None and known[0]() is tensor and known[1] == version:
+    def follow(self) -> bool:
+        """Follow every module's calls from here on; False where they are followed already."""
+        if self._hooks:
             return False
-        self._seen[id(tensor)] = weakref.ref(tensor), version
+        before = modules.register_module_forward_pre_hook(self._enter)
+        self._hooks = before, modules.register_module_forward_hook(self._leave, always_call=True)
         return True
 
+    def unfollow(self) -> None:
+        """Follow them no more."""
+        hooks, self._hooks = self._hooks, ()
+        for hook in hooks:
+            hook.remove()
 
-def _in_backward() -> bool:
-    """Whether autograd is running: a forward pass in there repeats an earlier one (checkpointing)."""
-    return bool(torch._C._current_graph_task_id() != -1)
+    def _enter(self, layer: nn.Module, args: Any) -> None:
+        stack = self.running.stack
+        if len(stack) == 1 or layer not in self.names:
+            with self.lock:
+                new = self.names.add(layer)
+                for listener in self._met if new else ():
+                    listener(new)
+        stack.append([self.names.of[layer], 0])
+
+    def _leave(self, layer: nn.Module, args: Any, output: Any) -> None:
+        if len(self.running.stack) > 1:
+            name, _ = self.running.stack.pop()
+            if self.leaving is not None:
+                self.leaving(name, output)
 
 
 # --- autograd ---------------------------------------------------------------------------------------------------------
