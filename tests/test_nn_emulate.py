@@ -17,7 +17,7 @@ from torch.nn import functional
 from fplab.errors import LabError
 from fplab.language import speaking
 from fplab.nn import emulate
-from fplab.nn.emulation.report import QUESTIONS
+from fplab.nn.emulation.product_log import QUESTIONS
 from fplab.tensorcore import Plan, PlanByRows, matmul
 from fplab.training import AmaxScaling
 

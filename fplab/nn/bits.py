@@ -79,8 +79,8 @@ def array(tensor: torch.Tensor) -> Array:
     plain = local(tensor).detach().cpu()
     dense = type(plain).__torch_dispatch__ is _TENSOR and plain.layout == torch.strided and plain.numel()
     if not dense or plain.is_neg() or plain.dtype not in _PLAIN:
-        found: Array = plain.resolve_neg().numpy()
-        return found
+        result: Array = plain.resolve_neg().numpy()
+        return result
     return memory(plain)
 
 

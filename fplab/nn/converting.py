@@ -57,8 +57,8 @@ class IntegerLinear(Layer):
     def keep(self, linear: nn.Linear, **values: Any) -> None:
         """Buffers of arrays and tensors, or None, on the device of a layer, and its bias."""
         for name, value in values.items():
-            found = torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
-            self.register_buffer(name, None if found is None else found.to(linear.weight.device))
+            result = torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+            self.register_buffer(name, None if result is None else result.to(linear.weight.device))
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().clone())
 
     def weights(self) -> int:
@@ -110,11 +110,11 @@ class Conversion:
         return done / max(1, done + sum(n for _, n in self.left.values()))
 
     def __str__(self) -> str:
-        said = [say("Layers in integers: {n:,}, with {share:.1%} of the weights in matrices.",
+        sentences = [say("Layers in integers: {n:,}, with {share:.1%} of the weights in matrices.",
                     n=len(self.converted), share=self.share)]  # fmt: skip
         for name, (kind, n) in self.left.items():
-            said.append(say("{name} ({kind}) stays, {n:,} weights.", name=name, kind=kind, n=n))
-        return "\n".join(map(str, said))
+            sentences.append(say("{name} ({kind}) stays, {n:,} weights.", name=name, kind=kind, n=n))
+        return "\n".join(map(str, sentences))
 
 
 @quotes_call

@@ -144,7 +144,7 @@ class Recipe:
     def block(self) -> int:
         """The most elements of K that share a scale which the unit takes; 1 where it takes none."""
         schemes = [side.record for product in self.products() for side in (product.left, product.right)]
-        return max((int(one.block[1]) for one in schemes if one.kind != "fp32"), default=1)
+        return max((int(scheme.block[1]) for scheme in schemes if scheme.kind != "fp32"), default=1)
 
     def products(self) -> tuple[Product, ...]:
         """Those of the four that are quantised."""

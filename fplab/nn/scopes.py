@@ -9,6 +9,8 @@ embeddings, each with the library that calls them so.
 
 from __future__ import annotations
 
+import fnmatch
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -62,8 +64,8 @@ LINEAR = (
 )  # fmt: skip
 BLOCKS = 62  # of the 12B model of arXiv 2509.25149, six of attention, the others FFN or Mamba-2
 SCOPES: dict[str, Scope] = {
-    one.name: one
-    for one in (
+    item.name: item
+    for item in (
         Scope("all"),
         Scope(
             "transformer_engine",
@@ -98,6 +100,13 @@ SCOPES: dict[str, Scope] = {
 def get_scope(scope: str | Scope) -> Scope:
     """The scope of a name; a record is given back."""
     return scope if isinstance(scope, Scope) else SCOPES[name_of("scope", scope, SCOPES)]
+
+
+def matches(name: str, patterns: Iterable[str]) -> list[str]:
+    """The patterns that a layer, or a module around it, matches."""
+    parts = name.split(".")
+    around = [".".join(parts[:i]) for i in range(len(parts), 0, -1)]
+    return [pattern for pattern in patterns if any(fnmatch.fnmatchcase(n, pattern) for n in around)]
 
 
 # --- what libraries call the parts ----------------------------------------------------------------------------------

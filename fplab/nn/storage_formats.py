@@ -21,6 +21,7 @@ from .. import formats as table
 from ..errors import LabError, quotes_call, unknown
 from ..formats import Format, FormatLike
 from ..plans import options, seed_bits
+from .scopes import matches
 from .straight_through import CARRIERS, Cast, demand_carrier, holds, straight_through
 
 KINDS = ("weights", "activations", "gradients", "weight_gradients", "states")
@@ -59,9 +60,7 @@ class Formats:
 
     def kept(self, name: str) -> bool:
         """Whether a module or parameter is left alone: it, or a module around it, matches a pattern of ``keep``."""
-        parts = name.split(".")
-        names = [".".join(parts[:i]) for i in range(1, len(parts) + 1)]
-        return any(fnmatch.fnmatchcase(n, pattern) for n in names for pattern in self._keep)
+        return bool(matches(name, self._keep))
 
     # --- weights ----------------------------------------------------------------------------------------------------
 

@@ -145,7 +145,7 @@ class Names:
 
     def add(self, root: nn.Module) -> list[tuple[str, nn.Module]]:
         """Name what was not called before; the new ones."""
-        found = []
+        result = []
         for path, layer in root.named_modules():
             if layer in self.of:
                 continue
@@ -156,8 +156,8 @@ class Names:
                 path = f"{type(layer).__name__} {self._classes[type(layer).__name__]}"
             self._paths.add(path)
             self.of[layer] = path
-            found.append((path, layer))
-        return found
+            result.append((path, layer))
+        return result
 
 
 class _Thread(threading.local):
@@ -237,8 +237,8 @@ def functions(inside: Callable[[Any], AbstractContextManager[list[Any]]]) -> Abs
 
     def around(apply: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
         with inside(args) as results:
-            results.append(found := apply(cls, *args, **kwargs))
-        return found
+            results.append(result := apply(cls, *args, **kwargs))
+        return result
 
     return wrapped(torch.autograd.Function, "apply", around)
 

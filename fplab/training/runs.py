@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..errors import LabError, integer, quotes_call, reason
-from ..nn.emulation.report import Used
+from ..nn.emulation.product_log import Used
 from ..nn.recipes import Recipe
 from ..storage import demand_possible, demand_writable
 from . import checkpoints, policies, tasks
@@ -31,7 +31,7 @@ class Fit:
     scale used in that step. ``skipped``: bool (steps,), steps that the scaler left out. ``scores``: on the held-out
     data, computed as the policy computes. ``model``: trained, its parameters FP32 tensors of the policy's values.
     ``units``: of each step that this call made, which matrix unit its products ran in, forward and backward
-    (:attr:`fplab.nn.emulation.report.Report.steps`); nothing where they are torch's own.
+    (:attr:`fplab.nn.emulation.product_log.Report.steps`); nothing where they are torch's own.
     """
 
     task: Task

@@ -29,7 +29,7 @@ from .by_hand import GPU, RECIPES, train
 
 if TYPE_CHECKING:
     from ...draw.style import Look
-    from ...nn.emulation.report import Used
+    from ...nn.emulation.product_log import Used
     from ...training.policies import Made
     from ...training.tasks import Task
 

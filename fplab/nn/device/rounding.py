@@ -47,9 +47,9 @@ def quantize(
 
 def _kernel(form: Format, opt: Any) -> Any:
     """The kernel of a format and its options."""
-    found = layout(form)
+    result = layout(form)
     return running.kernel("quantize", ("quantize.h",), {
-        "FRACTION": found.fraction_bits, "EMIN": found.emin, "ZERO": found.zero, "MAX_CODE": found.max_code,
-        "SIGNED": int(found.sign_shift >= 0), "SPECIALS": found.specials, "MODE": opt.mode, "TO": opt.overflow,
+        "FRACTION": result.fraction_bits, "EMIN": result.emin, "ZERO": result.zero, "MAX_CODE": result.max_code,
+        "SIGNED": int(result.sign_shift >= 0), "SPECIALS": result.specials, "MODE": opt.mode, "TO": opt.overflow,
         "DAZ": opt.daz, "FTZ": opt.ftz, "NAN_TO": opt.nan,
     })  # fmt: skip

@@ -65,21 +65,21 @@ class Host:
         function(grid, block, (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values)))
 
     def _compiled(self, kernel: Kernel) -> ctypes.CDLL:
-        found = next(filter(None, map(shutil.which, COMPILERS)), None)
-        if found is None:
+        compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+        if compiler is None:
             raise LabError(f"tensors on the CPU need a C++ compiler here: {', '.join(COMPILERS)}; none is found.")
         with tempfile.TemporaryDirectory() as folder:
             source, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
 
             def compiled() -> bytes:
                 source.write_text(kernel.source, "utf-8")
-                command = [found, *OPTIONS, str(source), "-o", str(library)]
+                command = [compiler, *OPTIONS, str(source), "-o", str(library)]
                 done = subprocess.run(command, capture_output=True, text=True)
                 if done.returncode:
-                    raise LabError(f"{found} cannot compile {kernel.name}: {done.stderr}")
+                    raise LabError(f"{compiler} cannot compile {kernel.name}: {done.stderr}")
                 return library.read_bytes()
 
-            key = (found, _version(found), platform.platform(), OPTIONS, kernel.source)
+            key = (compiler, _version(compiler), platform.platform(), OPTIONS, kernel.source)
             library.write_bytes(machine_code.kept("cxx", key, compiled))
             return ctypes.CDLL(str(library))
 

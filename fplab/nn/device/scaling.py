@@ -43,11 +43,11 @@ class ScaledTensor:
 
     def scale_values(self, each_row: bool = False) -> torch.Tensor:
         """The values of the scales, float32; ``each_row``: of blocks of several rows once for each of these."""
-        found = self.scales if self.scheme.kind == "fp32" else _values(self.scales, self.scheme.scale)
+        result = self.scales if self.scheme.kind == "fp32" else _values(self.scales, self.scheme.scale)
         if not each_row or isinstance(self.scheme.block, str) or self.scheme.block[0] == 1:
-            return found
+            return result
         rows = self.codes.movedim(self.axis, -1).shape[-2]
-        moved = found.movedim(self.axis, -1).repeat_interleave(self.scheme.block[0], -2)
+        moved = result.movedim(self.axis, -1).repeat_interleave(self.scheme.block[0], -2)
         return moved[..., :rows, :].movedim(-1, self.axis)
 
     def dequantize(self) -> torch.Tensor:
@@ -124,8 +124,8 @@ def hadamard(x: torch.Tensor, axis: int, size: int, signs: Any, dtype: str) -> t
         a, b = part.unflatten(-1, (-1, 2, step)).unbind(-2)
         part, step = torch.stack([a + b, a - b], -2).flatten(-3), 2 * step
     part = (part * (1 / math.sqrt(size))).flatten(-2)
-    found = part.float() if dtype == "fp32" else quantize(_to_odd(part), dtype)
-    return found.movedim(-1, axis)
+    result = part.float() if dtype == "fp32" else quantize(_to_odd(part), dtype)
+    return result.movedim(-1, axis)
 
 
 def _to_odd(x: torch.Tensor) -> torch.Tensor:
@@ -152,8 +152,8 @@ def _amax(x: torch.Tensor, scheme: Scheme, given: Any) -> tuple[torch.Tensor | N
             raise LabError("amax is sparse, nested or has no values; pass a number, or one of each row.")
         array = given.detach().cpu() if isinstance(given, torch.Tensor) else given
         bits = given_amax(array, math.prod(x.shape[:-1]), scheme)
-        found = torch.from_numpy(bits.view(np.int32)).to(x.device)
-        return (found, None) if scheme.block == "tensor" else (None, found)
+        result = torch.from_numpy(bits.view(np.int32)).to(x.device)
+        return (result, None) if scheme.block == "tensor" else (None, result)
     if not scheme.tensor:
         return None, None
     return None, _Where(x.shape, scheme, "row" if scheme.tensor == "row" else "tensor").maxima(x, scheme)
@@ -207,7 +207,7 @@ def constants(scheme: Scheme, mode: int, random: int, most: float) -> dict[str, 
     element = grid_of(scheme.element, random, mode, signed_zero)
     numbers = {**rule, **{f"element_{name}": x for name, x in element._asdict().items()},
                **{f"scale_{name}": x for name, x in grid(scheme.scale)._asdict().items()}}  # fmt: skip
-    found = {name: int(f32(x).view(np.uint32)) if isinstance(x, float) else int(x) for name, x in numbers.items()}
-    named = {OTHERS.get(name, name.upper()): x for name, x in found.items()}
+    result = {name: int(f32(x).view(np.uint32)) if isinstance(x, float) else int(x) for name, x in numbers.items()}
+    named = {OTHERS.get(name, name.upper()): x for name, x in result.items()}
     return {**named, "SECOND": int(bool(scheme.tensor)), "SQUARED": int(scheme.rule.endswith("mse")), "MODE": mode,
             "BITS": random}  # fmt: skip

@@ -56,26 +56,26 @@ class Companions:
 
     def held(self, x: Tensor) -> Companion | None:
         """The companion of a tensor's storage, or None where the tensor is exact itself."""
-        found = self._held.get(key(x))
-        return found if found is not None and found.unit == _unit(x) and _fits(x, found.flat) else None
+        result = self._held.get(key(x))
+        return result if result is not None and result.unit == _unit(x) and _fits(x, result.flat) else None
 
     def window(self, x: Tensor) -> Tensor | None:
         """The companion through the tensor's window, float64 or complex128 in its shape: writing to it writes there."""
-        held = self.held(x)
-        return None if held is None else _window(x, held.flat)
+        companion = self.held(x)
+        return None if companion is None else _window(x, companion.flat)
 
     def exact(self, x: Tensor) -> Tensor:
         """The exact values of a tensor; not to be written to."""
-        found = self.window(x)
-        return found if found is not None else x if x.dtype in (torch.float64, torch.complex128) else wide(x)
+        result = self.window(x)
+        return result if result is not None else x if x.dtype in (torch.float64, torch.complex128) else wide(x)
 
     def value(self, x: Tensor) -> Tensor | None:
         """The companion through the tensor's window as it is computed with: a pair where numbers are double-double."""
-        held = self.held(x)
-        if held is None or held.low is None:
-            found = self.window(x)
-            return None if found is None else self.widened(found)
-        return Pair(_window(x, held.flat), _window(x, held.low))
+        companion = self.held(x)
+        if companion is None or companion.low is None:
+            result = self.window(x)
+            return None if result is None else self.widened(result)
+        return Pair(_window(x, companion.flat), _window(x, companion.low))
 
     def widened(self, x: Tensor) -> Tensor:
         """Exact values as they are computed with: the tensor itself, or the pair of it and zeros."""
@@ -86,37 +86,38 @@ class Companions:
         error: float = 0.0,
     ) -> None:  # fmt: skip
         """Make ``value``, float64 or complex128 in its shape, the companion of a tensor."""
-        held = self.held(x)
+        companion = self.held(x)
         value, low = halves(value)
-        if held is None:
+        if companion is None:
             size = x.untyped_storage().nbytes() // _unit(x)
-            held = Companion(StorageWeakRef(x.untyped_storage()), _unit(x), torch.empty(0, dtype=torch.float64))
+            companion = Companion(StorageWeakRef(x.untyped_storage()), _unit(x), torch.empty(0, dtype=torch.float64))
             parts = 2 if x.dtype in COMPLEX else 1
             adopted = value.untyped_storage().nbytes() == 8 * size and value.stride() == x.stride()
             if adopted and value.storage_offset() == x.storage_offset() == 0:
-                held.flat = torch.empty(0, dtype=torch.float64).set_(value.untyped_storage(), 0, (size,), (1,))
+                companion.flat = torch.empty(0, dtype=torch.float64).set_(value.untyped_storage(), 0, (size,), (1,))
             else:
-                held.flat = torch.empty(size, dtype=torch.float64, device=x.device)
+                companion.flat = torch.empty(size, dtype=torch.float64, device=x.device)
                 if x.numel() * parts != size:  # the rest of the storage stays as exact as it is
                     whole = torch.empty(0, dtype=x.dtype, device=x.device)
                     whole.set_(x.untyped_storage(), 0, (size // parts,), (1,))
-                    _window(whole, held.flat).copy_(whole)
-                _window(x, held.flat).copy_(value)
-            self._held[key(x)] = held
+                    _window(whole, companion.flat).copy_(whole)
+                _window(x, companion.flat).copy_(value)
+            self._held[key(x)] = companion
             self._new += 1
             if self._new >= _SWEEP:
                 self.sweep()
-        elif (window := _window(x, held.flat)).data_ptr() != value.data_ptr():
+        elif (window := _window(x, companion.flat)).data_ptr() != value.data_ptr():
             window.copy_(value)
-        if low is not None and held.low is None:
-            held.low = torch.zeros_like(held.flat)
-        if held.low is not None:
-            window = _window(x, held.low)
+        if low is not None and companion.low is None:
+            companion.low = torch.zeros_like(companion.flat)
+        if companion.low is not None:
+            window = _window(x, companion.low)
             if low is None:
                 window.zero_()
             elif window.data_ptr() != low.data_ptr():
                 window.copy_(low)
-        held.relative, held.worst, held.lengths, held.origin, held.error = relative, worst, (), origin, error
+        companion.relative, companion.worst, companion.error = relative, worst, error
+        companion.lengths, companion.origin = (), origin
 
     def drop(self, x: Tensor) -> None:
         """A tensor has no companion any more."""
@@ -124,8 +125,8 @@ class Companions:
 
     def gives(self, place: int, held: Companion | None, other: Companions) -> bool:
         """Let a companion, of a storage by its :func:`key`, be that of others; whether it is (still) this one."""
-        found = self._held.get(place)
-        if found is None or (held is not None and found is not held):
+        known = self._held.get(place)
+        if known is None or (held is not None and known is not held):
             return False
         other._held[place] = self._held.pop(place)
         return True
@@ -134,9 +135,9 @@ class Companions:
         """The companion of a tensor, to be written to; made of its own values where it had none."""
         if self.held(x) is None:
             self.put(x, self.widened(wide(x)))
-        found = self.value(x)
-        assert found is not None
-        return found
+        result = self.value(x)
+        assert result is not None
+        return result
 
     def sweep(self) -> None:
         """Drop the companions of storages that are gone."""
@@ -160,6 +161,6 @@ def _fits(x: Tensor, flat: Tensor) -> bool:
 
 def _window(x: Tensor, flat: Tensor) -> Tensor:
     whole = flat.view(torch.complex128) if x.dtype in COMPLEX else flat
-    found = whole.as_strided(x.shape, x.stride(), x.storage_offset())
-    found = found.conj() if x.is_conj() else found
-    return torch._neg_view(found) if x.is_neg() else found
+    result = whole.as_strided(x.shape, x.stride(), x.storage_offset())
+    result = result.conj() if x.is_conj() else result
+    return torch._neg_view(result) if x.is_neg() else result

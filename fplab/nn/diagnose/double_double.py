@@ -51,12 +51,12 @@ class Pair(torch.Tensor):
 
     @staticmethod
     def __new__(cls, high: Tensor, low: Tensor) -> Pair:
-        found: Pair = torch.Tensor._make_wrapper_subclass(
+        result: Pair = torch.Tensor._make_wrapper_subclass(
             cls, high.shape, strides=high.stride(), storage_offset=high.storage_offset(), dtype=high.dtype,
             device=high.device,
         )  # fmt: skip
-        found.high, found.low = high, low
-        return found
+        result.high, result.low = high, low
+        return result
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -114,13 +114,13 @@ def _evaluate(func: Any, args: Any, kwargs: Any) -> Any:
     if name in _COMPARED:
         return func(_add(of(args[0]), _negative(of(args[1]))).high, 0)
     if name in _OPERATIONS and "out" not in kwargs:
-        found = _OPERATIONS[name](*args, **kwargs)
-        if found is not NotImplemented:
-            return _into(args[0], found) if base_name(func) != name_of(func) else found
+        result = _OPERATIONS[name](*args, **kwargs)
+        if result is not NotImplemented:
+            return _into(args[0], result) if base_name(func) != name_of(func) else result
     elif not exact_operations.makes(func):
         for form in (decomposition_table.get(func), func.decompose if func._can_decompose() else None):
-            if form is not None and (found := form(*args, **kwargs)) is not NotImplemented:
-                return found
+            if form is not None and (result := form(*args, **kwargs)) is not NotImplemented:
+                return result
     return _in_float64(func, name, args, kwargs)
 
 
@@ -154,11 +154,11 @@ def _in_float64(func: Any, name: str, args: Any, kwargs: Any) -> Any:
     """An operation on the first halves, which are the nearest of float64."""
     if not exact_operations.makes(func):
         _seen.get()[name] += 1
-    found = func(*tree_map(_high, args), **tree_map(_high, kwargs))
+    result = func(*tree_map(_high, args), **tree_map(_high, kwargs))
     for x in tree_leaves(Event(func, args, kwargs).written):
         if isinstance(x, Pair):
             x.low.zero_()
-    return tree_map(lambda x: of(x) if isinstance(x, Tensor) and x.dtype == torch.float64 else x, found)
+    return tree_map(lambda x: of(x) if isinstance(x, Tensor) and x.dtype == torch.float64 else x, result)
 
 
 def _high(x: Any) -> Any:
@@ -239,16 +239,18 @@ def _summed(x: Pair, dim: Any = None, keepdim: bool = False, dtype: Any = None) 
     count = math.prod(x.shape[d] for d in dims)
     halves = (h.permute(order).reshape(*(x.shape[d] for d in order[: len(order) - len(dims)]), count)
               for h in (x.high, x.low))  # fmt: skip
-    found = Pair(*halves)
-    while (n := found.shape[-1]) > 1:
-        first, second = ((Pair(found.high[..., s], found.low[..., s])) for s in (slice(n // 2), slice(n // 2, n & -2)))
-        rest = [found.high[..., n & -2 :], found.low[..., n & -2 :]]
+    result = Pair(*halves)
+    while (n := result.shape[-1]) > 1:
+        first, second = (
+            (Pair(result.high[..., s], result.low[..., s])) for s in (slice(n // 2), slice(n // 2, n & -2))
+        )
+        rest = [result.high[..., n & -2 :], result.low[..., n & -2 :]]
         total = _add(first, second)
-        found = Pair(*(torch.cat([h, r], -1) for h, r in zip((total.high, total.low), rest, strict=True)))
+        result = Pair(*(torch.cat([h, r], -1) for h, r in zip((total.high, total.low), rest, strict=True)))
     shape = kept if keepdim else [n for d, n in enumerate(x.shape) if d not in dims]
     if not count:
         return of(torch.zeros(shape, dtype=torch.float64))
-    return Pair(found.high.reshape(shape), found.low.reshape(shape))
+    return Pair(result.high.reshape(shape), result.low.reshape(shape))
 
 
 def _largest(x: Pair, dim: Any = (), keepdim: bool = False) -> Pair:
@@ -298,16 +300,16 @@ def _exponential(x: Pair, less: bool = False) -> Pair:
     """exp(x), or exp(x) - 1: of the rest from a multiple of log(2), by its series at a 16th and four squarings."""
     steps = (x.high / math.log(2)).round().nan_to_num(0.0, 0.0, 0.0).clamp(-1100, 1100)
     rest = _scaled(_add(x, _negative(_multiply(of(steps), _LOG_2))), 2.0**-_HALVINGS)
-    found = _SERIES[0]
+    result = _SERIES[0]
     for term in _SERIES[1:]:
-        found = _add(_multiply(found, rest), term)
-    found = _multiply(found, rest)
+        result = _add(_multiply(result, rest), term)
+    result = _multiply(result, rest)
     for _ in range(_HALVINGS):
-        found = _multiply(found, _add(found, of(2)))
-    whole = _add(found, of(1))
+        result = _multiply(result, _add(result, of(2)))
+    whole = _add(result, of(1))
     whole = Pair(torch.ldexp(whole.high, steps), torch.ldexp(whole.low, steps))
     if less:
-        whole = _chosen(steps == 0, found, _add(whole, of(-1)))
+        whole = _chosen(steps == 0, result, _add(whole, of(-1)))
     plain = torch.expm1(x.high) if less else torch.exp(x.high)
     return _chosen(plain.isfinite() & (x.high > _LEAST), whole, of(plain))
 
@@ -316,8 +318,8 @@ def _logarithm(x: Pair) -> Pair:
     """A step from the nearest of float64, whose error is small: y + e - e**2 / 2 with e = x exp(-y) - 1."""
     near = of(x.high.log())
     error = _add(_multiply(x, _exponential(_negative(near))), of(-1))
-    found = _add(near, _add(error, _scaled(_multiply(error, error), -0.5)))
-    return _chosen(near.high.isfinite(), found, near)
+    result = _add(near, _add(error, _scaled(_multiply(error, error), -0.5)))
+    return _chosen(near.high.isfinite(), result, near)
 
 
 def _tangent(x: Pair) -> Pair:

@@ -193,10 +193,12 @@ class Run(Layers):
         if made is None:
             return
         real, target, name = made.result, made.target, event.name
-        held = list(made.held)
+        operands = list(made.held)
         if target is not None:
-            held = [h for h in (self.quantising.without.held(target) or self.companions.held(target),) if h is not None]
-        before = _most(name, held) if held else None
+            operands = [
+                h for h in (self.quantising.without.held(target) or self.companions.held(target),) if h is not None
+            ]
+        before = _most(name, operands) if operands else None
         origin, given = (before.origin, before.relative) if before is not None else (None, 0.0)
         where = self._where(name, spelt(real.dtype))
         if made.apart is not None and made.note.records:
@@ -233,15 +235,15 @@ class Run(Layers):
             learned, x = x.requires_grad, x.detach()
             layer = self._left.get(key(x))
             self.recording = True
-            held = self.companions.held(x)
+            companion = self.companions.held(x)
             local = self.companions.widened(wide(x))
             known = self.companions.value(x)
             exact, low = halves(local if known is None else known)
             exact = exact.clone() if low is None else Pair(exact.clone(), low.clone())
             where = self._where("rounding", fmt, layer)
-            tally, *_ = self._compare(where, result, local, exact, [held] if held else [], fmt)
+            tally, *_ = self._compare(where, result, local, exact, [companion] if companion else [], fmt)
             inside = None if self.region is None else self.region.held(x)
-            if self.region is not None and (inside or (learned and held)):
+            if self.region is not None and (inside or (learned and companion)):
                 other = self.region.value(x) if inside else local
                 self.follow_data(result, local, other, inside.origin if inside else None, tally)  # type: ignore[arg-type]
             if layer is not None:
@@ -291,14 +293,14 @@ class Run(Layers):
     def follow_rest(self, view: Tensor) -> None:
         """Weigh what is inexact in the rest of a tensor of which a part was written to, whence all has a gradient."""
         base = view._base
-        held = None if base is None else self.companions.held(base)
-        if base is None or held is None or held.origin is None or base.dtype != view.dtype:
+        companion = None if base is None else self.companions.held(base)
+        if base is None or companion is None or companion.origin is None or base.dtype != view.dtype:
             return
         plain = base.detach()
         apart = _apart(wide(plain), self.companions.exact(plain))
         rest = torch.empty_strided(base.shape, base.stride(), dtype=apart.dtype).copy_(apart)
         rest.as_strided(*_geometry(view, base)[0]).zero_()
-        self._await(base, rest, held.origin)
+        self._await(base, rest, companion.origin)
 
     @contextmanager
     def inside(self, given: Any) -> Iterator[list[Any]]:
@@ -352,18 +354,18 @@ class Run(Layers):
 
     def _lengths(self, name: str, args: Any, real: Tensor) -> None:
         """Remember of what products a result is the sum: several of one layer are a product in parts of k."""
-        held = self.companions.held(real)
-        if held is None:
+        companion = self.companions.held(real)
+        if companion is None:
             return
         if name in exact_operations.MATRIX_PRODUCTS:
-            held.lengths = (args[-1].shape[-2 if args[-1].dim() > 1 else 0],)
+            companion.lengths = (args[-1].shape[-2 if args[-1].dim() > 1 else 0],)
         elif name == "add" and len(args) > 1 and all(isinstance(x, Tensor) for x in args[:2]):
             summands = [self.companions.held(x) for x in args[:2]]
             lengths = [h.lengths if h is not None else () for h in summands]
             if all(lengths) and args[0].shape == args[1].shape:
-                held.lengths = lengths[0] + lengths[1]
+                companion.lengths = lengths[0] + lengths[1]
                 here = self._where(name, "").layer
-                self.splits[here] = max(self.splits.get(here, ()), held.lengths, key=len)
+                self.splits[here] = max(self.splits.get(here, ()), companion.lengths, key=len)
 
     def _constants(self, name: str, args: Any, dtype: torch.dtype) -> None:
         if name in _ADDITIONS and dtype in FLOATS:
@@ -381,13 +383,13 @@ class Run(Layers):
         exactly = self.companions.exact if not step.before else lambda x: x.double()
         index = tuple(int(i) for i in np.unravel_index(place, real.shape)) if real.dim() else ()
         pairs, bits = exact_operations.operands(name, given, kwargs, real.shape, place, exactly, float(exact[index]))
-        found = Element(
+        result = Element(
             where.layer, where.phase, name, index, float(real[index]), float(exact[index]), worst, pairs, bits
         )
-        same = [e for e in self.elements if e[:3] == found[:3]]
+        same = [e for e in self.elements if e[:3] == result[:3]]
         if same and same[0].relative >= worst:
             return
-        self.elements = sorted([*(e for e in self.elements if e not in same), found], key=lambda e: -e.relative)[:KEPT]
+        self.elements = sorted([*(e for e in self.elements if e not in same), result], key=lambda e: -e.relative)[:KEPT]
 
     # --- what errors do to the last value ---------------------------------------------------------------------------
 

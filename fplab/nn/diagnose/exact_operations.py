@@ -193,8 +193,8 @@ def on(event: Event, value: Callable[[Tensor], Tensor], pre: dict[int, Tensor]) 
         if isinstance(x, Tensor):
             if x.dtype in INTEGERS and dense(x):
                 place = moves(func) and name != "where" and not any(x is y for y in tree_leaves(args[0]))
-                found = pre[id(x)] if id(x) in pre else x if place else value(x)
-                return found.double() if found.dtype in INTEGERS and name in PRODUCTS else found
+                result = pre[id(x)] if id(x) in pre else x if place else value(x)
+                return result.double() if result.dtype in INTEGERS and name in PRODUCTS else result
             return pre[id(x)] if id(x) in pre else value(x) if floating(x) else x
         if isinstance(x, torch.dtype):
             return torch.float64 if x in FLOATS or x in INTEGERS else torch.complex128 if x in COMPLEX else x
@@ -255,11 +255,11 @@ def _scaled(name: str, value: Callable[[Tensor], Tensor], self: Tensor, mat2: Te
         blocks = -(-a.shape[1] // 128)
         scales = tuple(x[0][:blocks].mT if kind == low_precision.SQUARE else x[0]
                        for x, kind in zip(scales, kinds, strict=True))  # fmt: skip
-    found = value(a) * _factors(name, kinds[0], scales[0], a.shape, value)
-    found = found @ (value(b).mT * _factors(name, kinds[1], scales[1], b.mT.shape, value)).mT
-    found = found if given.get("bias") is None else found + value(given["bias"])
+    result = value(a) * _factors(name, kinds[0], scales[0], a.shape, value)
+    result = result @ (value(b).mT * _factors(name, kinds[1], scales[1], b.mT.shape, value)).mT
+    result = result if given.get("bias") is None else result + value(given["bias"])
     factor = given.get("scale_result") if (given.get("out_dtype") or a.dtype).itemsize == 1 else None
-    return found if factor is None else found * value(factor)
+    return result if factor is None else result * value(factor)
 
 
 def _factors(name: str, kind: int, scale: Tensor, shape: torch.Size, value: Callable[[Tensor], Tensor]) -> Tensor:
@@ -267,14 +267,14 @@ def _factors(name: str, kind: int, scale: Tensor, shape: torch.Size, value: Call
     rows, k = shape
     if kind in low_precision.SCALES:
         block = low_precision.SCALES[kind][0]
-        found = torch.as_tensor(low_precision.blocked(name, scale, rows, k, kind)).double()
-        return found.repeat_interleave(block, 1)[:, :k]
+        result = torch.as_tensor(low_precision.blocked(name, scale, rows, k, kind)).double()
+        return result.repeat_interleave(block, 1)[:, :k]
     parts = -(-k // 128)
     of_128 = {low_precision.BY_128: (rows, parts), low_precision.SQUARE: (-(-rows // 128), parts)}
     if kind not in of_128:
         return value(scale).reshape((1, 1) if kind == low_precision.TENSOR else (rows, 1))
-    found = value(scale).reshape(of_128[kind]).repeat_interleave(128, 1)[:, :k]
-    return found.repeat_interleave(128, 0)[:rows] if kind == low_precision.SQUARE else found
+    result = value(scale).reshape(of_128[kind]).repeat_interleave(128, 1)[:, :k]
+    return result.repeat_interleave(128, 0)[:rows] if kind == low_precision.SQUARE else result
 
 
 def _chosen(event: Event, exact: Tensor, indices: Tensor) -> Tensor:
@@ -283,5 +283,5 @@ def _chosen(event: Event, exact: Tensor, indices: Tensor) -> Tensor:
     if exact.dim() == 0:
         return exact.clone()
     keeps = name_of(event.func) in ("topk", "sort", "cummax", "cummin") or event.named.get("keepdim", False)
-    found = exact.gather(dim, indices if keeps else indices.unsqueeze(dim))
-    return found if keeps else found.squeeze(dim)
+    result = exact.gather(dim, indices if keeps else indices.unsqueeze(dim))
+    return result if keeps else result.squeeze(dim)

@@ -13,10 +13,10 @@ from torch import nn
 from ...errors import LabError, quotes_call
 from ...words import say
 from ..ranks import demand_in_one_process
+from ..reporting import Told, printed
 from . import first_difference
 from .explain_report import Explanation, Row, Setting
 from .hybrids import OUTSIDE, Hybrid, Hybrids, Output, Way, different, way_of
-from .report import Told, printed
 from .tensors import equal, norm, spelt
 
 ESTIMATE = say("{layers} of {all} layers differ by themselves: {n} runs, about {minutes:.1f} minutes.")
@@ -74,7 +74,7 @@ def explain(
     steps = first_difference.side_by_side(mine, theirs)
     causes = first_difference.causes(steps)
     weights = _other_weights(whole)
-    layers = sorted((one for one in whole.layers if one in own or one == OUTSIDE), key=lambda one: -own.get(one, 0))
+    layers = sorted((item for item in whole.layers if item in own or item == OUTSIDE), key=lambda one: -own.get(one, 0))
     tried, left = layers[:most], len(layers[most:] if most else ())
     differ = different(*ways)
     started = time.perf_counter()
@@ -89,8 +89,8 @@ def explain(
     def change(x: torch.Tensor) -> float:
         return float((x * along).sum())
 
-    found = []
-    for layer in (one for one in whole.layers if one in tried):
+    result = []
+    for layer in (item for item in whole.layers if item in tried):
         alone = back = math.nan
         if known:
             alone = change(whole.run(lambda one, it=layer: int(one == it)) - first)  # type: ignore[misc]
@@ -98,7 +98,7 @@ def explain(
         if layer != OUTSIDE or (known and (alone or back)):
             why = {**causes.get(layer, {}), **({"weights": weights[layer]} if layer in weights else {})}
             why = why or whole.other_dtypes(layer)
-            found.append(Row(layer, why, own.get(layer, math.nan), alone, back))
+            result.append(Row(layer, why, own.get(layer, math.nan), alone, back))
     settings = []
     for name in differ if known and len(differ) > 1 else ():
         ones = [_mixed(whole, model, side, name) for side in (0, 1)]
@@ -112,7 +112,7 @@ def explain(
     ends = float(first[0]), float(last[0])
     lost = int((~first.isfinite()).sum()), int((~last.isfinite()).sum())
     return Explanation(
-        (repr(ways[0]), repr(ways[1])), len(first), ends, change(difference), tuple(found), tuple(settings),
+        (repr(ways[0]), repr(ways[1])), len(first), ends, change(difference), tuple(result), tuple(settings),
         first_difference.first_difference(whole, steps), left, faithful, whole.runs, time.perf_counter() - began, lost,  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -120,39 +120,39 @@ def explain(
 def logits(model: nn.Module, batch: Any) -> Any:
     """What a model gives for a batch: its logits, or the first of a tuple."""
     if isinstance(batch, Mapping):
-        found = model(**batch)
+        result = model(**batch)
     else:
-        found = model(*batch) if isinstance(batch, tuple) else model(batch)
-    found = getattr(found, "logits", found)
-    return found[0] if isinstance(found, (tuple, list)) and found else found
+        result = model(*batch) if isinstance(batch, tuple) else model(batch)
+    result = getattr(result, "logits", result)
+    return result[0] if isinstance(result, (tuple, list)) and result else result
 
 
 def _apart(whole: Hybrids) -> dict[str, float]:
     """The layers that differ by themselves, on the operands of way a or of way b; how far on those of a."""
-    found: list[dict[str, float]] = []
+    result: list[dict[str, float]] = []
     for side in (0, 1):
 
         def watching(hybrid: Hybrid) -> Any:
             hybrid.apart = {}
-            found.append(hybrid.apart)
+            result.append(hybrid.apart)
             return torch.no_grad()
 
         whole.run(lambda _, way=side: way, watching)  # type: ignore[misc]
-    return {**dict.fromkeys(found[1], 0.0), **found[0]}
+    return {**dict.fromkeys(result[1], 0.0), **result[0]}
 
 
 def _other_weights(whole: Hybrids) -> dict[str, tuple[str, str]]:
     """The layers whose own parameters or buffers have other values in the two models."""
     if whole.models[0] is whole.models[1]:
         return {}
-    found = {}
+    result = {}
     for path, layer in whole.names.items():
-        pairs = [{**one._parameters, **one._buffers} for one in (whole.modules[0][path], whole.modules[1][path])]
+        pairs = [{**item._parameters, **item._buffers} for item in (whole.modules[0][path], whole.modules[1][path])]
         for name in pairs[0].keys() & pairs[1].keys():
             x, y = pairs[0][name], pairs[1][name]
             if x is not None and y is not None and not (x.shape == y.shape and bool((x.double() == y.double()).all())):
-                found[layer] = spelt(x.dtype), spelt(y.dtype)
-    return found
+                result[layer] = spelt(x.dtype), spelt(y.dtype)
+    return result
 
 
 def _mixed(whole: Hybrids, model: nn.Module, side: int, name: str) -> torch.Tensor | None:
@@ -162,6 +162,6 @@ def _mixed(whole: Hybrids, model: nn.Module, side: int, name: str) -> torch.Tens
     except LabError:
         return None
     one = Hybrids(model, whole.batch, (way, way), whole.output)
-    found = one.run(lambda _: 0, learns=True)
+    result = one.run(lambda _: 0, learns=True)
     whole.runs += 1
-    return found
+    return result

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...columns import REPORT, as_csv, folded, grid
 from ...words import NOTHING, Text, joined, say, verbatim
+from ..reporting import Report, leading, number
 from .first_difference import FirstDifference
-from .report import Report, leading, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -134,36 +134,36 @@ class Explanation(Report):
     @property
     def text(self) -> Text:
         """All but the tables, in both languages."""
-        said = list[Text]()
+        sentences = list[Text]()
         row, known = self.largest, math.isfinite(self.whole)
         if not known:
-            said.append(LOST.fill(n=self.values, a=self.lost[0], b=self.lost[1]))
+            sentences.append(LOST.fill(n=self.values, a=self.lost[0], b=self.lost[1]))
         elif row is None and not self.whole:
-            said.append(EQUAL if self.first else SAME)
+            sentences.append(EQUAL if self.first else SAME)
         elif row is not None and not self.whole:
-            said.append(UNSEEN.fill(n=len(self.rows), layer=_layer(row.layer), causes=_because(row.causes)))
+            sentences.append(UNSEEN.fill(n=len(self.rows), layer=_layer(row.layer), causes=_because(row.causes)))
         else:
             one = WHOLE_ONE.fill(whole=self.whole, a=self.ends[0], b=self.ends[1])
-            said.append(WHOLE.fill(whole=self.whole, n=self.values) if self.values > 1 else one)
+            sentences.append(WHOLE.fill(whole=self.whole, n=self.values) if self.values > 1 else one)
             for text, name, rest in zip((ALONE, BACK, MEAN), SUMS, self.rest, strict=True):
-                said.append(text.fill(sum=math.fsum(getattr(r, name) for r in self.rows), rest=rest))
+                sentences.append(text.fill(sum=math.fsum(getattr(r, name) for r in self.rows), rest=rest))
         if row is not None and known and self.whole:
-            said.append(LARGEST.fill(layer=_layer(row.layer), share=self.share(row), causes=_because(row.causes)))
+            sentences.append(LARGEST.fill(layer=_layer(row.layer), share=self.share(row), causes=_because(row.causes)))
         if self.left:
-            said.append(LEFT.fill(n=self.left))
+            sentences.append(LEFT.fill(n=self.left))
         p = self.first
         if p is not None and p.differing:
             first = FIRST.fill(x=p.values[0], y=p.values[1], x_bits=p.bits[0], y_bits=p.bits[1])
             first = first.fill(operation=verbatim(p.operation), layer=_layer(p.layer), causes=_because(p.unlike))
             place = verbatim(str(list(p.place)))
-            said.append(first.fill(place=place, differing=p.differing, elements=p.elements))
+            sentences.append(first.fill(place=place, differing=p.differing, elements=p.elements))
         elif p is not None:
             a, b = map(verbatim, p.unlike["operation"])
-            said.append(GRAPH.fill(a=a, b=b))
+            sentences.append(GRAPH.fill(a=a, b=b))
         elif known and self.whole:
-            said.append(MOVED)
-        said += [OTHER.fill(way=way) for way, same in zip("ab", self.faithful, strict=True) if same is False]
-        return joined(said, "\n")
+            sentences.append(MOVED)
+        sentences += [OTHER.fill(way=way) for way, same in zip("ab", self.faithful, strict=True) if same is False]
+        return joined(sentences, "\n")
 
     def paragraphs(self) -> Iterator[list[str]]:
         """What is said, a table of the layers, and one of the settings."""
@@ -208,8 +208,8 @@ class Explanation(Report):
 
 def told(causes: dict[str, tuple[str, str]]) -> Text:
     """What is computed otherwise, in words."""
-    found = [CAUSE.fill(name=verbatim(name), a=verbatim(a), b=verbatim(b)) for name, (a, b) in causes.items()]
-    return joined(found, say("; "))
+    result = [CAUSE.fill(name=verbatim(name), a=verbatim(a), b=verbatim(b)) for name, (a, b) in causes.items()]
+    return joined(result, say("; "))
 
 
 def _because(causes: dict[str, tuple[str, str]]) -> Text:

@@ -19,10 +19,10 @@ from ...tensorcore.models import Model
 from ...tensorcore.plan import Plan
 from ...tensorcore.tracing import Trace, trace
 from ..bits import codes
+from ..reporting import UNLISTED
 from ..tracer import Event, Operations
 from . import exact_operations
 from .hybrids import OUTSIDE, Hybrid, Hybrids
-from .report import UNLISTED
 from .tensors import Array, differing, floating, spelt, wide
 
 if TYPE_CHECKING:
@@ -147,18 +147,18 @@ def _only_moves(event: Event, made: list[Tensor]) -> bool:
 def _facts(event: Event, emulation: Any) -> dict[str, str]:
     """How an operation is computed: formats, numbers among its arguments, the unit, the recipe and the order of k."""
     tensors = [x for x in tree_leaves((event.args, event.kwargs)) if floating(x)]
-    found = {"operation": event.name, "formats": " x ".join(dict.fromkeys(spelt(x.dtype) for x in tensors))}
+    result = {"operation": event.name, "formats": " x ".join(dict.fromkeys(spelt(x.dtype) for x in tensors))}
     for name, value in event.named.items():
         numbers = isinstance(value, (list, tuple)) and all(isinstance(x, (bool, int, float)) for x in value)
         if numbers or isinstance(value, (bool, int, float, str, torch.dtype)):
-            found[name] = spelt(value) if isinstance(value, torch.dtype) else f"{value!r}"
+            result[name] = spelt(value) if isinstance(value, torch.dtype) else f"{value!r}"
     if emulation is not None and emulation.log.latest:
         choice = emulation.choices.of(emulation.sites.here)
         stored = emulation.settings.store or (choice.recipe.output if choice.recipe else None)
-        found |= {"unit": emulation.log.latest, "plan": plan_in_words(choice.plan.of(emulation.log.rows))}
-        found |= {"recipe": emulation.log.recipe} if emulation.log.recipe else {}
-        found |= {"store": stored} if stored else {}
-    return found
+        result |= {"unit": emulation.log.latest, "plan": plan_in_words(choice.plan.of(emulation.log.rows))}
+        result |= {"recipe": emulation.log.recipe} if emulation.log.recipe else {}
+        result |= {"store": stored} if stored else {}
+    return result
 
 
 def plan_in_words(plan: Plan) -> str:
@@ -190,14 +190,14 @@ def side_by_side(a: list[Operation], b: list[Operation]) -> list[Step]:
 
     A pair is one operation in one call of one layer, with results of the same shapes once parts are put together.
     """
-    mine, theirs = ([(one.layer, one.call, one.name) for one in run] for run in (a, b))
-    found: list[Step] = []
+    mine, theirs = ([(item.layer, item.call, item.name) for item in run] for run in (a, b))
+    result: list[Step] = []
     for tag, i, k, j, n in SequenceMatcher(None, mine, theirs, autojunk=False).get_opcodes():
         for x, y in zip(a[i:k], b[j:n], strict=True) if tag == "equal" else ():
-            found += [(x, y)] if _along(x, y) is not None else [(x, None), (None, y)]
+            result += [(x, y)] if _along(x, y) is not None else [(x, None), (None, y)]
         if tag != "equal":
-            found += [*((x, None) for x in a[i:k]), *((None, y) for y in b[j:n])]
-    return found
+            result += [*((x, None) for x in a[i:k]), *((None, y) for y in b[j:n])]
+    return result
 
 
 def _along(x: Operation, y: Operation) -> list[int] | None:
@@ -205,13 +205,13 @@ def _along(x: Operation, y: Operation) -> list[int] | None:
 
     -1: its parts are each the whole, what does not depend on the batch.
     """
-    found = []
+    result = []
     for mine, theirs in zip(x.shapes, y.shapes, strict=False):
         dims = [d for d in range(max(len(mine[0]), 1)) if _joined(mine, d) == _joined(theirs, d) is not None]
-        if not dims and any(one != mine[0] for one in (*mine, *theirs)):
+        if not dims and any(item != mine[0] for item in (*mine, *theirs)):
             return None
-        found.append(dims[0] if dims else -1)
-    return found if len(x.shapes) == len(y.shapes) else None
+        result.append(dims[0] if dims else -1)
+    return result if len(x.shapes) == len(y.shapes) else None
 
 
 def _joined(parts: list[torch.Size], dim: int) -> torch.Size | None:
@@ -219,10 +219,10 @@ def _joined(parts: list[torch.Size], dim: int) -> torch.Size | None:
     first = parts[0]
     if len(parts) == 1:
         return first
-    if not first or any(len(one) != len(first) or (*one[:dim], *one[dim + 1 :]) != (*first[:dim], *first[dim + 1 :])
-                        for one in parts):  # fmt: skip
+    if not first or any(len(part) != len(first) or (*part[:dim], *part[dim + 1 :]) != (*first[:dim], *first[dim + 1 :])
+                        for part in parts):  # fmt: skip
         return None
-    return torch.Size([*first[:dim], sum(one[dim] for one in parts), *first[dim + 1 :]])
+    return torch.Size([*first[:dim], sum(part[dim] for part in parts), *first[dim + 1 :]])
 
 
 def same(x: Operation, y: Operation) -> bool:
@@ -235,24 +235,24 @@ def same(x: Operation, y: Operation) -> bool:
 
 def causes(steps: list[Step]) -> dict[str, dict[str, tuple[str, str]]]:
     """By layer, what is computed otherwise in both runs: name of the fact -> how in a, how in b."""
-    found: dict[str, dict[str, tuple[str, str]]] = {}
+    result: dict[str, dict[str, tuple[str, str]]] = {}
     alone: dict[str, list[Step]] = {}
     for x, y in steps:
         if x is not None and y is not None:
             for name, pair in unlike(x, y).items():
-                found.setdefault(x.layer, {}).setdefault(name, pair)
+                result.setdefault(x.layer, {}).setdefault(name, pair)
         else:
             alone.setdefault((x or y).layer, []).append((x, y))  # type: ignore[union-attr]
-    return found | {layer: found.get(layer, {}) | _graph(those, layer) for layer, those in alone.items()}
+    return result | {layer: result.get(layer, {}) | _graph(those, layer) for layer, those in alone.items()}
 
 
 def _graph(steps: list[Step], layer: str) -> dict[str, tuple[str, str]]:
     """The operations that one run alone has, as a fact: those of other layers by their layer's name."""
 
     def names(side: int) -> str:
-        found = [step[side] for step in steps if step[1 - side] is None]
+        result = [step[side] for step in steps if step[1 - side] is None]
         each = dict.fromkeys(
-            f"{x.layer}.{x.name}" if x.layer not in (layer, OUTSIDE) else x.name for x in found if x is not None
+            f"{x.layer}.{x.name}" if x.layer not in (layer, OUTSIDE) else x.name for x in result if x is not None
         )
         return ", ".join([*list(each)[:NAMED], *(["..."] if len(each) > NAMED else [])]) or "-"
 
@@ -311,8 +311,8 @@ def first_difference(whole: Hybrids, steps: list[Step]) -> FirstDifference | Non
     for x, y in steps:
         if x is None or y is None:
             alone.append((x, y))
-        elif not same(x, y) and (found := _with_values(whole, x, y, alone)) is not None:
-            return found
+        elif not same(x, y) and (result := _with_values(whole, x, y, alone)) is not None:
+            return result
     for x, y in alone[:1]:
         one: Any = x or y
         facts = ({} if x is None else x.facts, {} if y is None else y.facts)
@@ -325,7 +325,7 @@ def _with_values(whole: Hybrids, x: Operation, y: Operation, alone: list[Step]) 
     dims = _along(x, y) or []
     x, y = (recorded(whole, side, one.number)[1][one.number] for side, one in enumerate((x, y)))
     for number, dim in enumerate(dims):
-        mine, theirs = ([_reals(part[number]) for part in one.results] for one in (x, y))
+        mine, theirs = ([_reals(part[number]) for part in item.results] for item in (x, y))
         if dim >= 0:
             mine, theirs = ([torch.cat(side, dim)] if len(side) > 1 else side for side in (mine, theirs))
         for one, other in ((p, q) for p in mine for q in theirs):  # -1: each part is the whole
@@ -373,11 +373,11 @@ def _traces(
 
 def _holding(products: list[Product], flat: int) -> tuple[Product, tuple[int, ...]]:
     """Of products that are one result together, the one that has an element, and its index there."""
-    for one in products:
-        if flat < one.result.size:
+    for product in products:
+        if flat < product.result.size:
             break
-        flat -= one.result.size
-    return one, tuple(int(i) for i in np.unravel_index(flat, one.result.shape))
+        flat -= product.result.size
+    return product, tuple(int(i) for i in np.unravel_index(flat, product.result.shape))
 
 
 def chains(product: Product, index: tuple[int, ...]) -> tuple[Trace, ...]:
@@ -394,7 +394,7 @@ def chains(product: Product, index: tuple[int, ...]) -> tuple[Trace, ...]:
         rows.append(line(one.elements() if isinstance(one, Scaled) else one, at))
         if isinstance(one, Scaled) and model.scale:
             scales.append(line(one.scale_values(True), at))
-    found = []
+    result = []
     for instructions in _stretches(product, i, j, -(-rows[0].size // model.k)):
         k = (instructions[:, None] * model.k + np.arange(model.k)).reshape(-1)
         k = k[k < rows[0].size]
@@ -402,8 +402,8 @@ def chains(product: Product, index: tuple[int, ...]) -> tuple[Trace, ...]:
         if model.scale:
             groups = np.unique(k // model.scale[1])
             given = {"scale_a": scales[0][groups], "scale_b": scales[1][groups]}
-        found.append(trace(rows[0][k], rows[1][k], gpu=model, **given))
-    return tuple(found)
+        result.append(trace(rows[0][k], rows[1][k], gpu=model, **given))
+    return tuple(result)
 
 
 def _stretches(product: Product, row: int, column: int, count: int) -> Iterator[Array]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...formats import Format
+from ..reporting import UNLISTED
 from .format_counts import SPECIAL, ZERO, Fates, Lost, histogram, resolved
-from .report import UNLISTED
 from .tensors import Array
 from .watched_run import GRADIENTS, Seen
 
@@ -136,7 +136,7 @@ def _subnormal_as_lost(fates: Fates) -> Fates:
 
 def rows(seen: Seen, scales: dict[Format, LossScale | None], limits: Limits) -> tuple[Row, ...]:
     """Every layer and kind, layer by layer."""
-    found = []
+    result = []
     for layer in seen.layers():
         for kind in seen.kinds:
             if (kind, layer) not in seen._tables:
@@ -149,8 +149,8 @@ def rows(seen: Seen, scales: dict[Format, LossScale | None], limits: Limits) -> 
                 bits: _choice(seen, resolved(table) if kind in GRADIENTS else table, kind, group, scales, limits, lost)
                 for bits, group in widths(seen.formats).items()
             }
-            found.append(Row(layer, kind, table, fates, choices, lost))
-    return tuple(found)
+            result.append(Row(layer, kind, table, fates, choices, lost))
+    return tuple(result)
 
 
 def _choice(

@@ -114,23 +114,23 @@ def search(
     choices. Of all that wait the cheapest is next, until one keeps to the budgets or none is cheaper than the best
     uniform choice. What would wait if there were fewer choices waits, too: more choices do not make the answer dearer.
     """
-    known = {tuple(one.assignment.items()): one for one in uniform}
-    best = min((one.cost for one in uniform if one.within), default=math.inf)
+    known = {tuple(item.assignment.items()): item for item in uniform}
+    best = min((item.cost for item in uniform if item.within), default=math.inf)
     waiting: list[tuple[float, int, tuple[tuple[str, str], ...], frozenset[str]]] = []
     begun = set()
 
     def wait(allowed: frozenset[str], step: int) -> None:
         if step < len(SHARES) and (allowed, step) not in begun:
             begun.add((allowed, step))
-            if (found := cheapest(problem, allowed, SHARES[step])) is not None:
-                heapq.heappush(waiting, (problem.cost(found), step, tuple(found.items()), allowed))
+            if (result := cheapest(problem, allowed, SHARES[step])) is not None:
+                heapq.heappush(waiting, (problem.cost(result), step, tuple(result.items()), allowed))
 
-    wait(frozenset(choice for one in uniform for choice in one.assignment.values()), 0)
+    wait(frozenset(choice for item in uniform for choice in item.assignment.values()), 0)
     while waiting and waiting[0][0] < best:
         _, step, pairs, allowed = waiting[0]
         if pairs not in known:
             if len(known) == len(uniform) + MOST_RUNS:
-                return tuple(known.values()), len({one[2] for one in waiting if one[0] < best} - set(known))
+                return tuple(known.values()), len({item[2] for item in waiting if item[0] < best} - set(known))
             known[pairs] = run(dict(pairs))
         if known[pairs].within:
             break

@@ -116,8 +116,8 @@ class Cuts:
     def __init__(self, candidates: Sequence[Format]) -> None:
         self.formats = tuple(candidates)
         self._edges = {form: edges(form) for form in self.formats}
-        found = {e.cut for three in self._edges.values() for e in three} | {1}  # 1: a NaN is no infinity
-        self._cuts = np.array(sorted(found - {0}), np.uint32)
+        result = {e.cut for three in self._edges.values() for e in three} | {1}  # 1: a NaN is no infinity
+        self._cuts = np.array(sorted(result - {0}), np.uint32)
         self.places = len(self._cuts) + 1
 
     def fates(self, table: Array, fmt: Format, log2_scale: int = 0) -> Fates:
@@ -162,10 +162,10 @@ class Tables(Cuts):
         return np.zeros((self._kernels.WAYS, self._kernels.ROWS * self.places), np.uint32)
 
     def _table(self, kind: str, layer: str) -> Array:
-        found = self._tables.get((kind, layer))
-        if found is None:
-            found = self._tables[kind, layer] = np.zeros((BINADES + 2, self.places), np.int64)
-        return found
+        result = self._tables.get((kind, layer))
+        if result is None:
+            result = self._tables[kind, layer] = np.zeros((BINADES + 2, self.places), np.int64)
+        return result
 
     def add(self, kind: str, layer: str, bits: Array | DeviceBits, shift: int = 0) -> None:
         """Count float32 ``bits``, uint32 (n,), after division by 2**shift (at most 2**±64)."""
@@ -200,8 +200,8 @@ class Tables(Cuts):
         """The largest magnitude's bits and two digests of float32 ``bits``."""
         if not isinstance(bits, np.ndarray):
             return bits.scan()
-        found: tuple[int, int, int] = self._kernels.scan(bits)
-        return found
+        result: tuple[int, int, int] = self._kernels.scan(bits)
+        return result
 
     def scan_parts(self, bits: Array, offsets: Array) -> Array:
         """:meth:`scan` of every part, int64 (parts, 3)."""
@@ -241,10 +241,10 @@ def resolved(table: Array) -> Array:
     """
     used = np.flatnonzero(table[:BINADES].sum(axis=1))
     low = max(int(used[-1]) - RESOLVED, 0) if used.size else 0
-    found = table.copy()
-    found[ZERO] += found[:low].sum(axis=0)
-    found[:low] = 0
-    return found
+    result = table.copy()
+    result[ZERO] += result[:low].sum(axis=0)
+    result[:low] = 0
+    return result
 
 
 class Lost(NamedTuple):
@@ -296,12 +296,12 @@ class Losses:
         if self._rounded.size != before.size:
             self._rounded = np.empty(before.size, np.float32)
         bits = moves.view(np.uint32)
-        found = np.zeros((len(layers), 2 + len(self._formats)), np.int64)
-        self._kernels.still_parts(bits if pushes is None else pushes.view(np.uint32), bits, offsets, found[:, :2])
+        result = np.zeros((len(layers), 2 + len(self._formats)), np.int64)
+        self._kernels.still_parts(bits if pushes is None else pushes.view(np.uint32), bits, offsets, result[:, :2])
         for i, (form, opt, kernel, spec) in enumerate(self._formats):
             self._round(before, form, opt, kernel)
-            self._kernels.absorbed_parts(self._rounded.view(np.uint32), bits, offsets, spec, found[:, 2 + i])
-        for layer, row in zip(layers, found, strict=True):
+            self._kernels.absorbed_parts(self._rounded.view(np.uint32), bits, offsets, spec, result[:, 2 + i])
+        for layer, row in zip(layers, result, strict=True):
             self._counts[kind, layer] = self._counts.get((kind, layer), 0) + row
 
     def _round(self, x: Array, form: Format, opt: Any, kernel: Any) -> None:
@@ -327,8 +327,8 @@ class Losses:
 def merged(found: Sequence[Lost]) -> Lost:
     """The counts of several layers together."""
     names = found[0].absorbed
-    absorbed = {name: sum(one.absorbed[name] for one in found) for name in names}
-    return Lost(sum(one.moved for one in found), sum(one.still for one in found), absorbed)
+    absorbed = {name: sum(item.absorbed[name] for item in found) for name in names}
+    return Lost(sum(item.moved for item in found), sum(item.still for item in found), absorbed)
 
 
 def _spec(form: Format) -> Any:

@@ -118,7 +118,7 @@ class Hybrids:
     def __init__(self, model: nn.Module, batch: Any, ways: Sequence[Way], output: Output) -> None:
         self.batch, self.ways, self.output = batch, ways, output
         self.models = [way.model or model for way in ways]
-        self.modules = [dict(one.named_modules(remove_duplicate=False)) for one in self.models]
+        self.modules = [dict(item.named_modules(remove_duplicate=False)) for item in self.models]
         for mine, theirs, name in ((0, 1, "b"), (1, 0, "a")):
             for path in self.modules[mine]:
                 if path not in self.modules[theirs]:
@@ -150,10 +150,10 @@ class Hybrids:
 
     def other_dtypes(self, layer: str) -> dict[str, tuple[str, str]]:
         """The dtypes of what a layer is given and gives, as a fact, where they are others in the two ways."""
-        found: list[list[torch.dtype]] = [[], []]
+        result: list[list[torch.dtype]] = [[], []]
         for (side, path, _), dtypes in self.dtypes.items():
-            found[side] += dtypes if self.names[path] == layer or (layer == OUTSIDE and not path) else []
-        a, b = (" x ".join(dict.fromkeys(map(spelt, one))) for one in found)
+            result[side] += dtypes if self.names[path] == layer or (layer == OUTSIDE and not path) else []
+        a, b = (" x ".join(dict.fromkeys(map(spelt, item))) for item in result)
         return {"dtypes": (a, b)} if a != b else {}
 
     def alone(self, side: int) -> Tensor:
@@ -222,9 +222,9 @@ class Hybrid:
     def open(self) -> Iterator[None]:
         """While the run lasts: both emulations follow the model, one of them computes."""
         with ExitStack() as stack:
-            for one in self.emulations:
-                if one is not None:
-                    stack.enter_context(one)
+            for emulation in self.emulations:
+                if emulation is not None:
+                    stack.enter_context(emulation)
             stack.callback(lambda: self._around.close())
             self._turn(self.side)
             yield
@@ -302,16 +302,16 @@ class Hybrid:
         count = self._batch // rows
         if size % count:
             return forward(*args, **kwargs)
-        found = []
+        result = []
         for part in range(count):
             cut = slice(part * (size // count), (part + 1) * (size // count))
             own = [x[cut] if isinstance(x, Tensor) and x.dim() and len(x) == size else x for x in leaves]
             part_args, part_kwargs = tree_unflatten(own, spec)
             self.again(part)
-            found.append(forward(*part_args, **part_kwargs))
+            result.append(forward(*part_args, **part_kwargs))
         self.again(-1)
         with _disable_current_modes():  # no operation of the model's
-            return tree_map(lambda *x: torch.cat(x) if _has_rows(x[0], size // count) else x[0], *found)
+            return tree_map(lambda *x: torch.cat(x) if _has_rows(x[0], size // count) else x[0], *result)
 
     def _cast(self, value: Any, side: int, path: str, out: bool) -> Any:
         """Tensors in the dtypes that they have there when all runs in way ``side``."""
@@ -334,9 +334,9 @@ class Hybrid:
         """
         assert self.apart is not None
         other = self._copy(path, side, node._modules)
-        for one in self.emulations:
-            if one is not None:
-                one.sites.names.alike(other, node)
+        for emulation in self.emulations:
+            if emulation is not None:
+                emulation.sites.names.alike(other, node)
         self._comparing = True
         try:
             theirs = other(*given[0], **given[1])

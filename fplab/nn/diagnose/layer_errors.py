@@ -108,10 +108,10 @@ class Exact(Run):
 
     def judge(self, step: Step, real: torch.Tensor, local: torch.Tensor, *rest: Any) -> Tally:
         """See :meth:`Run.judge`."""
-        found = super().judge(step, real, local, *rest)
+        result = super().judge(step, real, local, *rest)
         if step.event.name in EMULATED:
             real.copy_(local)
-        return found
+        return result
 
 
 def _fates(x: torch.Tensor, fmt: formats.Format) -> dict[str, int]:
@@ -121,8 +121,8 @@ def _fates(x: torch.Tensor, fmt: formats.Format) -> dict[str, int]:
     half = least / 2  # goes to zero, which is even
 
     def work(start: int, stop: int) -> tuple[int, ...]:
-        found: tuple[int, ...] = kernel.fates(values, half, 2.0**fmt.emin, float(fmt.max), start, stop)
-        return found
+        result: tuple[int, ...] = kernel.fates(values, half, 2.0**fmt.emin, float(fmt.max), start, stop)
+        return result
 
     counts = map(sum, zip(*split(work, len(values)), strict=True))
     return dict(zip(("some", "zero", "low", "high"), counts, strict=True))
@@ -155,8 +155,8 @@ def width(recipe: Recipe) -> float:
 
 def computed(model: nn.Module, batch: Any, loss: Loss) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The loss and, where the function gives them, the logits."""
-    found = loss(model, batch)
-    value, logits = found if isinstance(found, tuple) else (found, None)
+    result = loss(model, batch)
+    value, logits = result if isinstance(result, tuple) else (result, None)
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         raise LabError(f"loss gave {_said(value)}; it must give a tensor of one number, or (that, logits).")
     if torch.is_grad_enabled() and not value.requires_grad:
@@ -214,13 +214,13 @@ def measure(model: nn.Module, batch: Any, loss: Loss, recipe: Recipe, gpu: str) 
 
 def _products(run: Run) -> dict[tuple[str, str], Tally]:
     """Of every layer and pass that multiplied, all of its products."""
-    found: dict[tuple[str, str], list[Tally]] = {}
+    result: dict[tuple[str, str], list[Tally]] = {}
     for where, tally in run.tallies.items():
         if where.operation in EMULATED:
-            found.setdefault((where.layer, where.phase), []).append(tally)
+            result.setdefault((where.layer, where.phase), []).append(tally)
     return {
         key: Tally(given=max(t.given for t in tallies), sums=np.sum([t.sums for t in tallies], axis=0))
-        for key, tallies in found.items()
+        for key, tallies in result.items()
     }
 
 

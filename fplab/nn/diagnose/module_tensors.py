@@ -58,11 +58,11 @@ class ModuleTensors:
             repeated = _in_backward() and layer in self._ran
             if not _in_backward():
                 self._ran.add(layer)
-            found = list(tensors_in(output))
+            result = list(tensors_in(output))
             made_of = functools.partial(ingredients, self._model, layer, module, [args, kwargs], output)
-            for i, tensor in enumerate(found):
+            for i, tensor in enumerate(result):
                 if self._is_new(tensor):
-                    name = layer if len(found) == 1 else f"{layer}[{i}]"
+                    name = layer if len(result) == 1 else f"{layer}[{i}]"
                     if not repeated:
                         self._see("activations", layer, name, tensor, made_of)
                     if tensor.requires_grad and not tensor.is_inference():

@@ -44,13 +44,13 @@ class NonFinite(NamedTuple):
     def text(self) -> Text:
         """What happened, as a sentence."""
         counts = ((self.infinite, words.INFINITE), (self.nan, words.NAN))
-        found = joined((word.fill(n=n) for n, word in counts if n), words.AND)
+        result = joined((word.fill(n=n) for n, word in counts if n), words.AND)
         tensor, before = words.tensor(self.tensor), self.before
         own = self.kind in ("input", "loss")
         return words.EVENT.fill(
             step=self.step,
             what=tensor if own else words.WHOSE.fill(kind=words.kind(self.kind), tensor=tensor),
-            values=words.OF_VALUES.fill(found=found, size=self.size),
+            values=words.OF_VALUES.fill(found=result, size=self.size),
             was=words.WAS.fill(step=before[0], most=before[1]) if before else NOTHING,
             ended=words.STEP_SKIPPED if self.skipped else NOTHING,
         )
@@ -138,8 +138,8 @@ def _memory(tensor: torch.Tensor) -> int:
 
 def broken(bits: Array) -> Array:
     """Which of float32 bits (n,) are infinite or NaN."""
-    found: Array = (bits & 0x7FFFFFFF) >= INFINITY
-    return found
+    result: Array = (bits & 0x7FFFFFFF) >= INFINITY
+    return result
 
 
 def masks(bits: Array) -> bool:

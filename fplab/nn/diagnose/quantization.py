@@ -117,8 +117,8 @@ class Step:
     def sides(self) -> list[Side]:  # not kept: a cycle of references would keep the tensors
         """Where exact values are, and in a function of its own those of what it was given."""
         quantising = self._run.quantising
-        found = [Side(self._companions, quantising.without, self.exactly)]
-        return found if self._region is None else [*found, Side(self._region, quantising.inside, self.inside)]
+        result = [Side(self._companions, quantising.without, self.exactly)]
+        return result if self._region is None else [*result, Side(self._region, quantising.inside, self.inside)]
 
     def computed(self, x: Tensor) -> Tensor:
         """An operand as the run computed it."""
@@ -131,13 +131,13 @@ class Step:
 
     def exactly(self, x: Tensor) -> Tensor:
         """An operand's exact values."""
-        found = self._companions.value(x)
-        return self.computed(x) if found is None else found
+        result = self._companions.value(x)
+        return self.computed(x) if result is None else result
 
     def inside(self, x: Tensor) -> Tensor:
         """What is exact of an operand where it is data, without a gradient; in a function, of what that was given."""
-        found = None if self._region is None else self._region.value(x)
-        return found if found is not None else self.computed(x) if id(x) in self.learned else self.exactly(x)
+        result = None if self._region is None else self._region.value(x)
+        return result if result is not None else self.computed(x) if id(x) in self.learned else self.exactly(x)
 
     def on(self, value: Value, pre: dict[int, Tensor]) -> Any:
         """The operation on other values, see :func:`exact_operations.on`."""
@@ -149,8 +149,8 @@ class Step:
     def result_on(self, value: Value) -> Tensor:
         """Its one result on other values, or what it writes to."""
         pre = {id(x): copied(value(x)) for x in self.event.written if isinstance(x, Tensor)}
-        found: Tensor = next(iter(pre.values()), self.on(value, pre))
-        return found.double() if found.dtype in INTEGERS else found
+        result: Tensor = next(iter(pre.values()), self.on(value, pre))
+        return result.double() if result.dtype in INTEGERS else result
 
 
 class Made(NamedTuple):
@@ -180,8 +180,8 @@ class Quantising:
 
     def note(self, x: Any) -> Note | None:
         """What is known of a tensor."""
-        found = self._notes.get(key(x)) if self._notes and isinstance(x, Tensor) and dense(x) else None
-        return None if found is None or found[0].expired() else found[1]
+        result = self._notes.get(key(x)) if self._notes and isinstance(x, Tensor) and dense(x) else None
+        return None if result is None or result[0].expired() else result[1]
 
     def concerns(self, event: Event) -> bool:
         """Whether an operation scales, rounds, or has an operand that is noted."""
@@ -253,8 +253,8 @@ class Quantising:
         rounds = floating(target) and (name in ROUNDS or (cuts and before is not None))
 
         def value(side: Side, x: Tensor) -> Tensor:
-            found = side.without.value(x) if any(x is y for y in carried) else None
-            return side.value(x) if found is None else found
+            result = side.without.value(x) if any(x is y for y in carried) else None
+            return side.value(x) if result is None else result
 
         def identical() -> tuple[Tensor, ...]:
             return tuple(copied(value(side, target)) for side in step.sides)
@@ -303,7 +303,7 @@ class Quantising:
         scales: tuple[Scale, ...] = notes[0].scales if notes else ()
         opened: tuple[tuple[Scale, ...], ...] = ()
         for note in notes:
-            beside = name in _BESIDE and any(_are(one, other) for one in note.open for other in opened)
+            beside = name in _BESIDE and any(_are(item, other) for item in note.open for other in opened)
             opened += () if beside else note.open
         records = tuple({id(r): r for note in notes for r in note.records}.values())
         of = tuple({id(held): (place, held) for note in notes for place, held in note.of}.values())
@@ -336,8 +336,8 @@ class Quantising:
                 companions.drop(x)
             else:
                 companions.put(x, value, *errors)
-        held = self.without.held(x) if made.values else None
-        note = note if held is None else replace(note, of=(*note.of, (key(x), held)))
+        companion = self.without.held(x) if made.values else None
+        note = note if companion is None else replace(note, of=(*note.of, (key(x), companion)))
         self._notes[key(x)] = StorageWeakRef(x.untyped_storage()), note
         self._new += 1
         if self._new >= _SWEEP:

@@ -56,7 +56,7 @@ def squares(recipe: Recipe, x: Array, w: Array, dy: Array, seed: int) -> dict[st
 
     ``x`` (m, k), ``w`` (n, k) and ``dy`` (m, n), float32; scales of whole tensors are those of this step.
     """
-    found = {}
+    result = {}
     for name, sides in {"forward": (x, w.T), "data_gradient": (dy, w), "weight_gradient": (dy.T, x)}.items():
         product = getattr(recipe, name)
         if product is None:
@@ -66,8 +66,8 @@ def squares(recipe: Recipe, x: Array, w: Array, dy: Array, seed: int) -> dict[st
             quantized(HOST, np.ascontiguousarray(side), how, axis, seed + i).dequantize().astype(np.float64)
             for i, (side, how, axis) in enumerate(zip(sides, (product.left, product.right), (-1, -2), strict=True))
         ]
-        found[name] = np.array([np.square(np.matmul(*coded) - exact).sum(), np.square(exact).sum()])
-    return found
+        result[name] = np.array([np.square(np.matmul(*coded) - exact).sum(), np.square(exact).sum()])
+    return result
 
 
 @functools.lru_cache
@@ -98,8 +98,8 @@ class Products:
 
     def add(self, layer: str, x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> None:
         """The operands of a layer's three products, (..., k), (n, k), (..., n); what is not finite says nothing."""
-        found = [(t, bits(t)) for t in map(local, (x, w, dy))]
-        flat = [v.view(np.float32).reshape(-1, t.shape[-1]) for t, v in found if v is not None and v.size]
+        result = [(t, bits(t)) for t in map(local, (x, w, dy))]
+        flat = [v.view(np.float32).reshape(-1, t.shape[-1]) for t, v in result if v is not None and v.size]
         if len(flat) < 3 or not all(np.isfinite(v).all() for v in flat):
             return
         if flat[1].shape != (flat[2].shape[1], flat[0].shape[1]):  # a weight of which this process holds a part

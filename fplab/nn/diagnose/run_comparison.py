@@ -203,7 +203,7 @@ def compare(fp32: Any, emulated: Any, *, ulps: float = 8, fmt: FormatLike = "fp1
         raise LabError(f"ulps={ulps!r} is not possible; allowed: 0 and more.")
     form = formats.get(fmt)
     steps = sorted(set(runs[0]) & set(runs[1]))
-    found: dict[TensorName, tuple[list[int], list[float]]] = {}
+    result: dict[TensorName, tuple[list[int], list[float]]] = {}
     first: Divergence | None = None
     before: int | None = None
     for step in steps:
@@ -212,7 +212,7 @@ def compare(fp32: Any, emulated: Any, *, ulps: float = 8, fmt: FormatLike = "fp1
             if name in other:
                 differs = one[name].digest != other[name].digest
                 far = _distance(one[name], other[name], form) if differs else 0.0
-                at, distances = found.setdefault(name, ([], []))
+                at, distances = result.setdefault(name, ([], []))
                 at.append(step)
                 distances.append(far)
                 if differs and first is None:
@@ -220,11 +220,11 @@ def compare(fp32: Any, emulated: Any, *, ulps: float = 8, fmt: FormatLike = "fp1
         before = step
     if not steps:
         raise LabError("no step is in both runs, so there is nothing to compare.")
-    alone = {name: None for step in steps for name in (*runs[0][step], *runs[1][step]) if name not in found}
-    if all(name.kind == "input" for name in found):
+    alone = {name: None for step in steps for name in (*runs[0][step], *runs[1][step]) if name not in result}
+    if all(name.kind == "input" for name in result):
         raise LabError("the two runs have no tensor in common but the input: they are of different models.")
-    good = _lasting_divergence(found, ulps, runs, steps)
-    arrays = {name: (np.array(at), np.array(far)) for name, (at, far) in found.items()}
+    good = _lasting_divergence(result, ulps, runs, steps)
+    arrays = {name: (np.array(at), np.array(far)) for name, (at, far) in result.items()}
     return Comparison(first, good, ulps, form.name, tuple(steps), arrays, tuple(alone))
 
 

@@ -82,14 +82,14 @@ class Following(Operations):
             run.anew[left] += 1
         if not (inputs or noted) or exact_operations.makes(func):
             return event.run()  # integers and masks, and new data: exact by what they are
-        held = [h for x in inputs if (h := companions.held(x)) is not None]
+        companion = [h for x in inputs if (h := companions.held(x)) is not None]
         learned = {id(x) for x in inputs if x.requires_grad}
-        for x in inputs if held and run.recording else ():
+        for x in inputs if companion and run.recording else ():
             leaf = x.requires_grad and x.is_leaf and not x._is_view()
             if leaf and companions.held(x) is not None:
                 run.leaves.setdefault(id(x), (x, run.here))
         whole = (lambda x: True) if integers or exact_operations.narrows(event) else None
-        if held and whole is None:
+        if companion and whole is None:
             with torch._C._DisableTorchDispatch():
                 whole = (lambda x: True) if exact_operations.keeps_all(event) else None
         written = event.written
@@ -107,7 +107,7 @@ class Following(Operations):
         fresh = [x for x in results if key(x) not in known]
         one_dtype = len({x.dtype for x in (*inputs, *fresh)}) == 1
         moves = exact_operations.moves(func) or (one_dtype and exact_operations.casts(func))
-        if not (writes or fresh or noted) or (moves and not held and not noted):
+        if not (writes or fresh or noted) or (moves and not companion and not noted):
             return result
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             step = Step(event, run, before, learned)
@@ -116,9 +116,9 @@ class Following(Operations):
                 with suppress(*UNFOLLOWED):
                     made = quantising.made(step)
             if exact_operations.random(func) and name_of(func) != "native_dropout":
-                run.begin_anew(func, writes, bool(held))
-            elif (writes or fresh) and not (moves and not held):
-                self._follow(step, held, writes, fresh, moves)
+                run.begin_anew(func, writes, bool(companion))
+            elif (writes or fresh) and not (moves and not companion):
+                self._follow(step, companion, writes, fresh, moves)
             if noted:
                 run.keep(event, made)
         return result
@@ -143,14 +143,14 @@ class Following(Operations):
         except UNFOLLOWED:
             run.begin_anew(step.event.func, writes, True)
             return
-        found = [(x, own[id(x)], true[id(x)], mixed and mixed.written.get(id(x))) for x in writes]
+        result = [(x, own[id(x)], true[id(x)], mixed and mixed.written.get(id(x))) for x in writes]
         if fresh:
             new = {id(x) for x in fresh}
             given = (step.event.result, local, exact, mixed and mixed.result)
             sides = [tree_leaves(side if side is not None else exact) for side in given]
             if len({len(side) for side in sides}) == 1:
-                found += [four for four in zip(*sides, strict=True) if id(four[0]) in new]
-        for real, within, value, other in found:
+                result += [four for four in zip(*sides, strict=True) if id(four[0]) in new]
+        for real, within, value, other in result:
             if isinstance(within, Tensor) and within.shape == real.shape and real.numel():
                 if moves:
                     relative = max((h.relative for h in held), default=0.0)
@@ -186,8 +186,8 @@ class Following(Operations):
         elif not origins:
             return None
         written = {id(x): copied(step.inside(x)) for x in writes}
-        found = step.on(step.inside, written)
-        return Mixed(found, written, max(origins, key=lambda h: h.relative).origin if origins else None)
+        result = step.on(step.inside, written)
+        return Mixed(result, written, max(origins, key=lambda h: h.relative).origin if origins else None)
 
 
 PRECISIONS = ("fp64", "double-double")
@@ -228,15 +228,15 @@ class Shadow:
             raise LabError(f"exact: {_named(tensor)} has no companion; pass a dense floating-point tensor of the run.")
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             x = tensor.detach()
-            found = self._run.companions.window(x)
-            return wide(x) if found is None else found.clone()
+            result = self._run.companions.window(x)
+            return wide(x) if result is None else result.clone()
 
     def rest(self, tensor: torch.Tensor) -> torch.Tensor:
         """What is to be added to :meth:`exact`, float64: zeros but where ``precision`` is "double-double"."""
         exact = self.exact(tensor)
         with torch._C._DisableTorchDispatch(), torch.no_grad():
-            found = self._run.companions.value(tensor.detach())
-            low = None if found is None else halves(found)[1]
+            result = self._run.companions.value(tensor.detach())
+            low = None if result is None else halves(result)[1]
             return torch.zeros_like(exact) if low is None else low.clone()
 
     @property

@@ -13,12 +13,12 @@ from ...columns import REPORT, folded, grid
 from ...kernels import discrepancy as kernel
 from ...words import NOTHING, Text, joined, say, say_of, verbatim
 from ..emulation.low_precision import HANDLERS
-from ..emulation.report import PHASES
+from ..emulation.product_log import PHASES
+from ..reporting import UNLISTED, leading, number
+from ..reporting import Report as Base
 from . import exact_operations
 from .error_sums import Constant, Run, Tally, Where
 from .exact_operations import Element
-from .report import UNLISTED, leading, number
-from .report import Report as Base
 
 MOST_ROWS = 40
 BITS_NAMED = 4.0  # cancelled bits from which it is called catastrophic: more than one digit in ten remains of none

@@ -18,9 +18,9 @@ from ...words import Text, say
 from ..emulation import emulate
 from ..ranks import demand_in_one_process
 from ..recipes import Recipe
+from ..reporting import Told, printed
 from .format_assignment import Assignment, Problem, Tried, search
 from .layer_errors import Loss, as_run, choice_of, computed, measure, undisturbed, width
-from .report import Told, printed
 from .survey_report import Survey, collected, lacking
 
 ESTIMATE = say("{n} measurements of {macs:.3g} multiply-accumulates each: about {minutes:.1f} minutes.")
@@ -80,23 +80,23 @@ def survey(
     if cosine is not None and not 0 <= cosine < 1:
         raise LabError(f"cosine={cosine!r} is not possible; allowed: 0 and more, below 1, such as 0.999; or None.")
     batches = batch if isinstance(batch, list) else [batch]
-    choices = {one.name: one for one in map(choice_of, (*several(formats), *several(recipes)))}
+    choices = {item.name: item for item in map(choice_of, (*several(formats), *several(recipes)))}
     if not batches or not choices:
         raise LabError("there is nothing to survey: pass a batch, and at least one format or recipe.")
-    for one in choices.values():
-        emulate(gpu, layers={"*": one}, inputs=one.high)  # refuses what the GPU has no unit for
+    for choice in choices.values():
+        emulate(gpu, layers={"*": choice}, inputs=choice.high)  # refuses what the GPU has no unit for
     told = progress or printed
     began = time.perf_counter()
     told(_estimate(model, batches[0], loss, len(choices) * len(batches)))
-    found = {}
-    for name, one in choices.items():
+    result = {}
+    for name, choice in choices.items():
         for i, each in enumerate(batches):
             started = time.perf_counter()
-            found[name, i] = measured = measure(model, each, loss, one, gpu)
+            result[name, i] = measured = measure(model, each, loss, choice, gpu)
             seconds = time.perf_counter() - started
             text = MEASURED.fill(choice=name, batch=i + 1, batches=len(batches), loss=measured.whole.loss)
             told(text.fill(seconds=seconds))
-    rows, wholes, effects, macs = collected(choices, found)
+    rows, wholes, effects, macs = collected(choices, result)
     costs = {layer: {name: width(one) * n for name, one in choices.items()} for layer, n in macs.items()}
     problem = Problem(effects, lacking(effects, rows, wholes), costs, sum(macs.values()), budget, cosine)
     base = max(choices, key=lambda name: width(choices[name]))
@@ -104,13 +104,13 @@ def survey(
     inner_first = sorted(effects, key=lambda layer: -layer.count("."))
 
     def uniform(name: str) -> Tried:
-        wholes = [found[name, i].whole for i in range(len(batches))]
+        wholes = [result[name, i].whole for i in range(len(batches))]
         return problem.tried(dict.fromkeys(effects, name), [w.loss for w in wholes], [w.cosine for w in wholes])
 
     def run(assignment: Assignment) -> Tried:
         layers = {glob.escape(layer): choices[assignment[layer]] for layer in inner_first}
         both = [
-            as_run(model, each, loss, layers, choices[base].high, gpu, found[base, i].exact, cosine is not None)
+            as_run(model, each, loss, layers, choices[base].high, gpu, result[base, i].exact, cosine is not None)
             for i, each in enumerate(batches)
         ]
         tried = problem.tried(assignment, *zip(*both, strict=True))

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...columns import REPORT, folded, grid
 from ...words import Text, joined, say
-from ..emulation.report import PHASES
+from ..emulation.product_log import PHASES
+from ..reporting import Report, leading, number
 from .format_assignment import PerChoice, Tried
 from .layer_errors import Local, Measured, Whole
-from .report import Report, leading, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -158,11 +158,11 @@ def collected(
                 by.setdefault((local.layer, local.phase), []).append(local)
         broken = any(not math.isfinite(m.whole.loss) for m in mine)
         for (layer, phase), of in by.items():
-            columns = {f.name: _over([getattr(one, f.name) for one in of]) for f in fields(Local)[2:]}
+            columns = {f.name: _over([getattr(item, f.name) for item in of]) for f in fields(Local)[2:]}
             spread = {f"{name}_spread": columns[name][1] for name in SPREAD}
             rows.append(Row(layer, phase, **{n: mean for n, (mean, _) in columns.items()}, choice=choice, **spread))
             if phase == "forward":
-                most = max(max(abs(one.effect), one.weight) for one in of)
+                most = max(max(abs(item.effect), item.weight) for item in of)
                 effects.setdefault(layer, {})[choice] = math.inf if broken or math.isnan(most) else most
     order = {layer: i for i, layer in enumerate(effects)}
     rows.sort(key=lambda r: (r.phase != "forward", order.get(r.layer, len(order))))
@@ -177,14 +177,14 @@ def lacking(
     for row in rows:
         if row.phase == "backward":
             own.setdefault(row.choice, {})[row.layer] = row.local**2
-    found = {layer: dict.fromkeys(of, 0.0) for layer, of in effects.items()}
+    result = {layer: dict.fromkeys(of, 0.0) for layer, of in effects.items()}
     for choice, squares in own.items():
         lost, total = 1 - wholes[choice][0].cosine, math.fsum(squares.values())
         for layer, square in squares.items():
-            if layer in found and choice in found[layer] and total:
+            if layer in result and choice in result[layer] and total:
                 share = lost * square / total
-                found[layer][choice] = math.inf if math.isnan(share) else share
-    return found
+                result[layer][choice] = math.inf if math.isnan(share) else share
+    return result
 
 
 def _over(values: list[float]) -> tuple[float, float]:

@@ -57,8 +57,8 @@ def bits(tensor: torch.Tensor) -> Array | None:
     if values.device.type != "cpu":
         values = values.cpu()
     if values.dtype is torch.float32:
-        found: Array = array(values).view(np.uint32)
-        return found
+        result: Array = array(values).view(np.uint32)
+        return result
     if values.dtype is torch.float64:
         from ...floats import quantize
 
@@ -102,7 +102,7 @@ def among(given: Any, also: Callable[[Tensor], bool] | None = None) -> list[Tens
     if isinstance(given, Tensor):
         whole = also is not None and given.dtype in INTEGERS and dense(given) and also(given)
         return [given] if whole or floating(given) else []
-    return [x for one in given for x in among(one, also)] if isinstance(given, (list, tuple)) else []
+    return [x for item in given for x in among(item, also)] if isinstance(given, (list, tuple)) else []
 
 
 def wide(x: Tensor) -> Tensor:

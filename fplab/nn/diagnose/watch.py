@@ -70,35 +70,35 @@ class Parts:
         buffer = self._buffers.get(use)
         if buffer is None:
             buffer = self._buffers[use] = torch.empty(after.size, dtype=torch.float32)
-        found = array(buffer)
+        result = array(buffer)
         with np.errstate(all="ignore"):
-            np.subtract(after, before, out=found)
-        return found
+            np.subtract(after, before, out=result)
+        return result
 
 
 def _values(tensor: torch.Tensor) -> Array:
-    found = bits(tensor)
-    return np.zeros(tensor.numel(), np.float32) if found is None else found.view(np.float32)
+    result = bits(tensor)
+    return np.zeros(tensor.numel(), np.float32) if result is None else result.view(np.float32)
 
 
 def parameters_of(model: nn.Module) -> tuple[Parameter, ...]:
     """A model's floating-point parameters, a shared one once, by its first name."""
-    found = []
+    result = []
     for name, tensor in model.named_parameters():
         if tensor.is_floating_point() or tensor.is_complex():
-            found.append(Parameter(name, name.rpartition(".")[0] or ROOT, tensor))
-    return tuple(found)
+            result.append(Parameter(name, name.rpartition(".")[0] or ROOT, tensor))
+    return tuple(result)
 
 
 def states_of(optimizer: Any, parameters: Iterable[Parameter]) -> dict[str, dict[str, torch.Tensor]]:
     """An optimizer's states in a parameter's shape, by the name of the state and of the parameter."""
-    found: dict[str, dict[str, torch.Tensor]] = {}
+    result: dict[str, dict[str, torch.Tensor]] = {}
     states = getattr(optimizer, "state", {})
     for p in parameters:
         for key, value in (states.get(p.tensor) or {}).items():
             if _is_state(value) and value.shape == p.tensor.shape:
-                found.setdefault(str(key), {})[p.name] = value
-    return found
+                result.setdefault(str(key), {})[p.name] = value
+    return result
 
 
 def other_states(optimizer: Any) -> Iterable[tuple[str, torch.Tensor]]:
@@ -225,17 +225,17 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
 
     def _see(self, kind: str, layer: str, tensor: str, value: torch.Tensor, made_of: Ingredients = nothing) -> None:
         """A tensor of the forward or backward pass, or a state; ``made_of``: what went into it."""
-        found = on_device(value) or bits(value)
-        if found is None or not found.size:
-            if found is None:
+        result = on_device(value) or bits(value)
+        if result is None or not result.size:
+            if result is None:
                 self.unread.add(f"{kind} of {tensor}")
             return
-        self._scanned(kind, layer, tensor, self._tables.scan(found), found, made_of)
+        self._scanned(kind, layer, tensor, self._tables.scan(result), result, made_of)
         if self._counting and kind not in ("input", "loss"):
             shift = 0
             if kind in GRADIENTS and self._scale != 1:
-                found, shift = _unscaled(found, self._scale)
-            self._tables.add(kind, layer, found, shift)
+                result, shift = _unscaled(result, self._scale)
+            self._tables.add(kind, layer, result, shift)
 
     def _scaled(self, scaler: Any, loss: Any, scaled: Any) -> None:
         """A scaler has scaled the loss: gradients are larger from here on."""
@@ -284,12 +284,12 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
     def _parts(self, parameters: Sequence[Parameter]) -> Parts:
         """Where these parameters lie side by side; the same ones as in the last step are the same object."""
         names = tuple([p.name for p in parameters])
-        found = self._cache.get(names)
-        if found is None:
+        result = self._cache.get(names)
+        if result is None:
             if len(self._cache) > 16:
                 self._cache.clear()
-            found = self._cache[names] = Parts(parameters)
-        return found
+            result = self._cache[names] = Parts(parameters)
+        return result
 
     # --- the parameters of a step -----------------------------------------------------------------------------------
 
@@ -323,11 +323,11 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
 
     def _joined_states(self, moving: list[Parameter], use: str) -> dict[str, tuple[Parts, Array]]:
         """The optimizer's states side by side, by name."""
-        found = {}
+        result = {}
         for key, tensors in states_of(self._optimizer, moving).items():
             parts = self._parts([p for p in moving if p.name in tensors])
-            found[key] = parts, parts.join(lambda p, tensors=tensors: tensors[p.name], f"{use} {key}")  # type: ignore[misc]
-        return found
+            result[key] = parts, parts.join(lambda p, tensors=tensors: tensors[p.name], f"{use} {key}")  # type: ignore[misc]
+        return result
 
     def _take_states(self) -> None:
         if not self._counting:
@@ -345,15 +345,15 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
 
     def _see_parts(self, kind: str, parts: Parts, values: Array, count: bool = False) -> None:
         """Look at a tensor of each parameter, float32 (n,) side by side."""
-        found = values.view(np.uint32)
-        scanned = self._tables.scan_parts(found, parts.offsets)
+        result = values.view(np.uint32)
+        scanned = self._tables.scan_parts(result, parts.offsets)
         if self._fingerprints.open or (self._sound and scanned.size) or (scanned[:, 0] >= INFINITY).any():
             for i, p in enumerate(parts.parameters):
                 if parts.offsets[i] < parts.offsets[i + 1]:
-                    part = found[parts.offsets[i] : parts.offsets[i + 1]]
+                    part = result[parts.offsets[i] : parts.offsets[i + 1]]
                     self._scanned(kind, p.layer, p.name, scanned[i].tolist(), part)
         if count and self._counting:
-            self._tables.add_parts(kind, parts.layers, found, parts.layer_offsets)
+            self._tables.add_parts(kind, parts.layers, result, parts.layer_offsets)
 
     def _scanned(
         self, kind: str, layer: str, tensor: str, scanned: tuple[int, int, int], found: Array | DeviceBits,
@@ -384,9 +384,9 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
     def _behind(self, made_of: Ingredients) -> NonFinite | None:
         """What was not finite before an output was: weights, a buffer, or an input."""
         for kind, holder, name, value in made_of():
-            found = bits(value)
-            if found is not None and broken(found).any() and (kind == "weights" or not masks(found)):
-                return self._event(kind, holder, name, found)._replace(elsewhere=kind != "buffers")
+            result = bits(value)
+            if result is not None and broken(result).any() and (kind == "weights" or not masks(result)):
+                return self._event(kind, holder, name, result)._replace(elsewhere=kind != "buffers")
         return None
 
     def _broken_before(self, tensor: str) -> NonFinite | None:
@@ -395,10 +395,10 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
             return None
         parts, values = self._before
         i, p = next((i, p) for i, p in enumerate(parts.parameters) if p.name == tensor)
-        found = values[parts.offsets[i] : parts.offsets[i + 1]].view(np.uint32)
-        if not broken(found).any():
+        result = values[parts.offsets[i] : parts.offsets[i + 1]].view(np.uint32)
+        if not broken(result).any():
             return None
-        return self._event("weights", p.layer, p.name, found)._replace(elsewhere=True)
+        return self._event("weights", p.layer, p.name, result)._replace(elsewhere=True)
 
     def _event(self, kind: str, layer: str, tensor: str, found: Array) -> NonFinite:
         """What is to be said of a tensor that is not finite."""

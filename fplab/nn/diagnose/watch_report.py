@@ -12,12 +12,12 @@ from ...columns import REPORT, as_csv, folded, grid
 from ...errors import name_of
 from ...formats import Format
 from ...words import NOTHING, Text, joined, verbatim
+from ..reporting import Report as Base
 from . import watch_words as words
 from .format_advice import Limits, LossScale, Row, loss_scale, rows, widths
 from .format_counts import SPECIAL, Cuts, Fates, Lost, histogram, merged, resolved
 from .nonfinite import NonFinite, power
 from .recipe_errors import PASSES, ProductRow
-from .report import Report as Base
 from .watched_run import GRADIENTS, Seen
 
 if TYPE_CHECKING:
@@ -132,10 +132,10 @@ class Report(Base):
     def products_table(self, width: int | None = None) -> str:
         """What each recipe would lose in each layer's products as text; ``width``: as for :meth:`table`."""
         names = list(dict.fromkeys(row.recipe for row in self.products))
-        found = {(row.layer, row.recipe): row for row in self.products}
+        result = {(row.layer, row.recipe): row for row in self.products}
         cells = [[str(words.HEADS[0]), *names]]
         for layer in dict.fromkeys(row.layer for row in self.products):
-            mine = [found.get((layer, name)) for name in names]
+            mine = [result.get((layer, name)) for name in names]
             cells.append([layer, *("" if row is None else _products(row) for row in mine)])
         return "\n".join([*grid(cells, width), *folded([str(words.PRODUCTS_LEGEND)], width or REPORT)])
 
@@ -147,9 +147,9 @@ class Report(Base):
         lost = [r.lost for r in mine if r.lost is not None]
         cells = self._cells(Row(str(words.ALL), kind, table, fates, {}, merged(lost) if lost else None))
         for bits in mine[0].choices:
-            found = dict.fromkeys(str(r.choices[bits] or "fp32") for r in mine if r.judged)
-            names = dict.fromkeys(text.partition(" ")[0] for text in found)
-            shown = next(iter(found)) if len(found) == 1 else ", ".join(names) or str(words.NONE)
+            result = dict.fromkeys(str(r.choices[bits] or "fp32") for r in mine if r.judged)
+            names = dict.fromkeys(text.partition(" ")[0] for text in result)
+            shown = next(iter(result)) if len(result) == 1 else ", ".join(names) or str(words.NONE)
             cells.append("" if kind == "updates" else shown)
         return cells
 
@@ -225,7 +225,7 @@ def make_report(seen: Seen, limits: Limits) -> Report:
     """The report of a run."""
     wide = [f for f in seen.formats if f.bits >= 16]
     scales = {f: loss_scale(seen, f, limits) for f in wide}
-    found = rows(seen, scales, limits)
+    result = rows(seen, scales, limits)
     kept = {f.name: s for f, s in scales.items() if s is not None}
     notes: list[Text] = []
     if seen.scales is not None:
@@ -239,13 +239,13 @@ def make_report(seen: Seen, limits: Limits) -> Report:
         notes.append(words.FEW.fill(n=counted))
     if seen.unread:
         notes.append(words.UNREAD.fill(names=words.listed(sorted(seen.unread)[:4])))
-    judged = tuple(r for r in found if r.judged)
+    judged = tuple(r for r in result if r.judged)
     notes += _unresolved(judged, limits)
     products = seen.products.rows()
     advice = (*_broken(seen), *_scale_advice(kept), *_kept_wide(seen, judged, limits), *_narrower(judged, seen),
               *_in_recipes(products))  # fmt: skip
-    if len(judged) < len(found):
-        names = tuple(dict.fromkeys(r.layer for r in found if not r.judged))
+    if len(judged) < len(result):
+        names = tuple(dict.fromkeys(r.layer for r in result if not r.judged))
         text = words.ALL_BROKEN.fill(layers=words.named(names, 4, words.MORE_LAYERS))
         advice += (words.advice(words.NOT_JUDGED, text),)
     scaled = ", as scaled" if seen.scales else ""
@@ -253,7 +253,7 @@ def make_report(seen: Seen, limits: Limits) -> Report:
     largest = {shown: tuple(seen._fingerprints.largest(kind)) for kind, shown in kinds.items()}
     return Report(
         seen.name, type(seen._optimizer).__name__, seen.steps, counted, seen.skipped, limits,
-        seen.first, seen.first_kept, found, kept, products, advice, tuple(notes), seen.formats,
+        seen.first, seen.first_kept, result, kept, products, advice, tuple(notes), seen.formats,
         Cuts(seen.formats), largest,
     )  # fmt: skip
 
@@ -332,8 +332,8 @@ def _master_copy(seen: Seen, found: tuple[Row, ...], wide: list[Format], limits:
     if not by_layer:
         return []
     total = merged(list(by_layer.values()))
-    stuck = sum(one.still > limits.lost * one.pushed for one in by_layer.values())
-    too_many = {f: sum(one.share(f.name) > limits.lost for one in by_layer.values()) for f in wide}
+    stuck = sum(item.still > limits.lost * item.pushed for item in by_layer.values())
+    too_many = {f: sum(item.share(f.name) > limits.lost for item in by_layer.values()) for f in wide}
     safe = [f.name for f in wide if not too_many[f] and not stuck]
     verdict = words.NO_COPY.fill(formats=words.listed(safe)) if safe else words.MASTER
     if safe and seen.first_kept is not None:  # its updates are not those of a run that learns

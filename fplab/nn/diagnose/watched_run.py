@@ -44,15 +44,15 @@ class Seen:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds counted, in the order of a step."""
-        found = {kind for kind, _ in self._tables}
-        states = sorted(found - set(ORDER))
-        return tuple(kind for kind in ORDER if kind in found) + tuple(states)
+        result = {kind for kind, _ in self._tables}
+        states = sorted(result - set(ORDER))
+        return tuple(kind for kind in ORDER if kind in result) + tuple(states)
 
     def layers(self, kind: str | None = None) -> tuple[str, ...]:
         """The layers counted (of a kind), in the order of the model."""
-        found = {layer for k, layer in self._tables if kind in (None, k)}
+        result = {layer for k, layer in self._tables if kind in (None, k)}
         names = dict.fromkeys([name or ROOT for name, _ in self._model.named_modules()])
-        return tuple(name for name in names if name in found) + tuple(sorted(found - set(names)))
+        return tuple(name for name in names if name in result) + tuple(sorted(result - set(names)))
 
     def _table(self, kind: str, layer: str | None) -> Array:
         """The counts of a kind ("gradients" are both kinds of them), of one layer or all."""

@@ -9,6 +9,6 @@ what ran.
 from __future__ import annotations
 
 from .context import Emulation, emulate
-from .report import Report, Row
+from .product_log import Report, Row
 
 __all__ = ["Emulation", "Report", "Row", "emulate"]

@@ -134,8 +134,8 @@ class Gpu(Host):
         return tensor.to(dtype).to(torch.float32)
 
     def tensor(self, x: Numbers) -> torch.Tensor:
-        found: torch.Tensor = x
-        return found
+        result: torch.Tensor = x
+        return result
 
     def rounded(self, x: Numbers, form: Format, rounding: Rounding) -> Numbers:
         return device.quantize(x, form, rounding)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from torch import nn
@@ -14,7 +13,7 @@ from ...errors import unknown
 from ...tensorcore.plan import AnyPlan
 from ...words import LIST, Text, joined, say
 from ..recipes import Recipe
-from ..scopes import EMBEDDING, OUTPUT_HEAD, ROUTER
+from ..scopes import EMBEDDING, OUTPUT_HEAD, ROUTER, matches
 from .model_parts import Part, blocks, is_of, multiplies, parts
 
 NAMES = {OUTPUT_HEAD: say("output head"), ROUTER: say("router"), EMBEDDING: say("embedding")}
@@ -39,13 +38,6 @@ class Choice(NamedTuple):
     plan: AnyPlan
     high: Text | None = None
     unfit: Text | None = None
-
-
-def matches(name: str, patterns: Iterable[str]) -> list[str]:
-    """The patterns that a layer, or a module around it, matches."""
-    parts = name.split(".")
-    around = [".".join(parts[:i]) for i in range(len(parts), 0, -1)]
-    return [pattern for pattern in patterns if any(fnmatch.fnmatchcase(n, pattern) for n in around)]
 
 
 class Choices:
@@ -88,8 +80,8 @@ class Choices:
             return not scope.modules or is_of(layer, scope.modules)
 
         layers = dict(root.named_modules())
-        found: dict[str, Part] = parts(root, takes) if scope.out else {}
-        out = {path: part for path, part in found.items() if part.name in scope.out}
+        result: dict[str, Part] = parts(root, takes) if scope.out else {}
+        out = {path: part for path, part in result.items() if part.name in scope.out}
         for path, part in out.items():
             yield path, BY_PART.fill(part=NAMES[part.name], why=part.why, scope=scope)
         if not (scope.first or scope.last):
@@ -108,8 +100,8 @@ class Choices:
         """
         if layer not in self._found:
             given = [self._layers[pattern] for pattern in matches(layer, self._layers)]
-            plan = next((one for one in given if isinstance(one, AnyPlan)), self._plan)
-            own = next((one for one in given if isinstance(one, Recipe)), None)
+            plan = next((item for item in given if isinstance(item, AnyPlan)), self._plan)
+            own = next((item for item in given if isinstance(item, Recipe)), None)
             high = unfit = None
             if own is None and self._recipe is not None:
                 kept = matches(layer, self._recipe.keep)

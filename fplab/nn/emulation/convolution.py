@@ -1,7 +1,7 @@
 """Convolutions of any number of dimensions as products over patches (im2col), and both their gradients.
 
 Which product cuDNN makes of a convolution, and its order of k, is not documented. Here every one of the three is one
-product with k in a named order (:data:`fplab.nn.emulation.report.QUESTIONS`):
+product with k in a named order (:data:`fplab.nn.emulation.product_log.QUESTIONS`):
 
 * forward: patches (image and place, channel and kernel place) by weights; k is channel, then kernel place;
 * gradient of the input, and a transposed convolution: the same over the gradient, with zeros between its elements
@@ -24,7 +24,7 @@ from torch._prims_common import suggest_memory_format
 from ...errors import LabError
 from ...tensorcore import direct
 from .multiply import GRADIENT, INPUT, WEIGHT, Products
-from .report import Shape
+from .product_log import Shape
 
 Tensor = torch.Tensor
 Ints = Sequence[int]
@@ -75,10 +75,10 @@ def backward(
     if output_mask[0]:
         sizes, flags = tuple(x.shape[2:]), (GRADIENT, WEIGHT)
         if transposed:
-            found = _patch_product(products, gradient, weight, geometry, flags, sizes)
+            result = _patch_product(products, gradient, weight, geometry, flags, sizes)
         else:
-            found = _spread_product(products, gradient, weight, geometry, sizes, flags)
-        grads[0] = _laid_out(products.stored(found, x.dtype), x, weight)
+            result = _spread_product(products, gradient, weight, geometry, sizes, flags)
+        grads[0] = _laid_out(products.stored(result, x.dtype), x, weight)
     if output_mask[1]:
         over, by, flags = (gradient, x, (GRADIENT, INPUT)) if transposed else (x, gradient, (INPUT, GRADIENT))
         grad_w = products.stored(_weight_product(products, over, by, weight, geometry, flags), weight.dtype)
@@ -110,10 +110,10 @@ def _laid_out(result: Tensor, x: Tensor, weight: Tensor) -> Tensor:
 def _places(sizes: Ints, kernel: Ints, g: Geometry) -> tuple[int, ...]:
     """How many places a kernel has in each dimension."""
     spans = zip(sizes, kernel, g.stride, g.padding, g.dilation, strict=True)
-    found = tuple((size + 2 * pad - step * (k - 1) - 1) // stride + 1 for size, k, stride, pad, step in spans)
-    if any(n < 1 for n in found):
+    result = tuple((size + 2 * pad - step * (k - 1) - 1) // stride + 1 for size, k, stride, pad, step in spans)
+    if any(n < 1 for n in result):
         raise LabError(f"a kernel of {tuple(kernel)} with dilation {g.dilation} does not fit into {tuple(sizes)}.")
-    return found
+    return result
 
 
 def _transposed_sizes(x: Tensor, weight: Tensor, g: Geometry, extra: Ints) -> tuple[int, ...]:
@@ -189,10 +189,10 @@ def _images(
         work = partial(direct.convolution, kernel=kernel, before=pads[0], sizes=sizes, stride=g.stride,
                        dilation=g.dilation, places=places)  # fmt: skip
         shape = Shape(g.groups, n * math.prod(places), taken, outs)
-        found = products.direct(x.contiguous(), columns.transpose(1, 2).contiguous(), x.dtype, shape, work)
-        if found is not None:
+        result = products.direct(x.contiguous(), columns.transpose(1, 2).contiguous(), x.dtype, shape, work)
+        if result is not None:
             shaped = None if bias is None else bias.reshape(-1, *(1 for _ in places))
-            return products.with_addend(found, shaped, 1.0, 1.0)
+            return products.with_addend(result, shaped, 1.0, 1.0)
     patches = _patches(_padded(x, *pads), kernel, places, g)
     flat = products(patches, columns, x.dtype, flags)
     if bias is not None:
@@ -222,9 +222,9 @@ def _weight_product(
         shape = Shape(g.groups, outs, len(x) * area, math.prod(weight.shape[1:]))
         work = partial(direct.gradient_of_weights, kernel=kernel, before=g.padding, sizes=sizes, stride=g.stride,
                        dilation=g.dilation)  # fmt: skip
-        found = products.direct(_groups_last(x, g), _groups_last(by, g), x.dtype, shape, work)
-        if found is not None:
-            return found.reshape(weight.shape)
+        result = products.direct(_groups_last(x, g), _groups_last(by, g), x.dtype, shape, work)
+        if result is not None:
+            return result.reshape(weight.shape)
     patches = _patches(_padded(x, g.padding, g.padding), kernel, places, g)
     rows = by.transpose(0, 1).reshape(g.groups, outs, by.shape[0] * area)
     return products(rows, patches, x.dtype, (flags[1], flags[0])).reshape(weight.shape)

@@ -95,9 +95,9 @@ class Amaxes:
             recipe = self._recipes.get(role) or Recipe("")
             history = self._history.setdefault(role, deque(maxlen=max(recipe.amax_history_len, 1)))
             history.append(amax)
-            found = amax if recipe.amax_compute_algo == "most_recent" else float(np.max(history))
-            if 0 < found < math.inf:
-                self._used[role] = math.ldexp(found, recipe.margin)
+            result = amax if recipe.amax_compute_algo == "most_recent" else float(np.max(history))
+            if 0 < result < math.inf:
+                self._used[role] = math.ldexp(result, recipe.margin)
         self._pending = {}
 
     def state(self) -> tuple[tuple[str, dict[str, Any]], ...]:

@@ -20,17 +20,27 @@ Marked = Callable[[torch.Tensor], str]
 Tensor = torch.Tensor
 
 
-def _checked(name: str, a: Tensor, b: Tensor, dims: tuple[int, ...]) -> None:
-    """What torch itself would refuse."""
-    if a.dim() != b.dim() or a.dim() not in dims or a.shape[:-2] != b.shape[:-2]:
+def demand_matrices(name: str, a: Tensor, b: Tensor, dims: Sequence[int], alike: bool = True) -> None:
+    """What torch itself would refuse: matrices, or batches that are ``alike``, whose k is not one."""
+    apart = alike and (a.dim() != b.dim() or a.shape[:-2] != b.shape[:-2])
+    if apart or a.dim() not in dims or b.dim() not in dims:
         raise LabError(f"{name} of tensors of shapes {tuple(a.shape)} and {tuple(b.shape)} does not exist.")
     if a.shape[-1] != b.shape[-2]:
         raise LabError(
             f"{name} of tensors of shapes {tuple(a.shape)} and {tuple(b.shape)}: {a.shape[-1]} columns by "
             f"{b.shape[-2]} rows."
         )
+
+
+def demand_one_dtype(name: str, a: Tensor, b: Tensor) -> None:
+    """An error for a product of two dtypes."""
     if a.dtype != b.dtype:
         raise LabError(f"{name} of {a.dtype} and {b.dtype}: torch multiplies tensors of one dtype; cast one of them.")
+
+
+def _checked(name: str, a: Tensor, b: Tensor, dims: tuple[int, ...]) -> None:
+    demand_matrices(name, a, b, dims)
+    demand_one_dtype(name, a, b)
 
 
 def _product(products: Products, marked: Marked, a: Tensor, b: Tensor) -> Tensor:
@@ -76,8 +86,8 @@ def addmm_activation(
     total = products.with_addend(_product(products, marked, a, b), c, float(alpha), float(beta))
     assert products.model is not None
     array = on_cpu(total, "activations in an epilogue").numpy()
-    found = activated(array, "gelu_tanh" if use_gelu else "relu", products.model)
-    return products.stored(torch.from_numpy(found), a.dtype)
+    result = activated(array, "gelu_tanh" if use_gelu else "relu", products.model)
+    return products.stored(torch.from_numpy(result), a.dtype)
 
 
 def addmv(

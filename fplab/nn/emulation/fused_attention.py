@@ -36,14 +36,14 @@ def _handler(name: str) -> Callable[..., tuple[Any, ...]]:
         mask = named.get("attn_mask")
         if mask is not None and not mask.numel():  # what was saved of one that was not given
             named["attn_mask"] = None
-        found = (attention.backward if back else attention.forward)(products, marked, **named)
+        result = (attention.backward if back else attention.forward)(products, marked, **named)
         if back:
-            return (*found, None) if efficient else found
+            return (*result, None) if efficient else result
         q, k = named["q"], named["k"]
         none = q.new_empty(0, dtype=torch.int64)
         if efficient:
-            return *found, none, none
-        return *found, none, none, q.shape[-2], k.shape[-2], none, none, q.new_empty(0)
+            return *result, none, none
+        return *result, none, none, q.shape[-2], k.shape[-2], none, none, q.new_empty(0)
 
     return handler
 

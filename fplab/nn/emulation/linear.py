@@ -21,7 +21,7 @@ from ...tensorcore.plan import ONE_CHAIN
 from ..bits import memory
 from . import openmp_threads
 from .multiply import Products
-from .report import Shape
+from .product_log import Shape
 from .settings import Rounded
 
 Array = np.ndarray[Any, Any]
@@ -76,8 +76,8 @@ class Layer:
 
     def rows(self, x: Tensor) -> Array:
         """An operand as products take it, its rows as (M, K)."""
-        found = self.read(x.to(self.wide))
-        return found if found.ndim == 2 else found.reshape(-1, found.shape[-1])
+        result = self.read(x.to(self.wide))
+        return result if result.ndim == 2 else result.reshape(-1, result.shape[-1])
 
     def backward_product(self, a: Array, b: Array) -> Array:
         """``a @ b`` (M, K) by (K, N), in any thread."""
@@ -105,14 +105,14 @@ class Layer:
             wanted.reverse()  # of mm the weight's comes first
         work = [partial(self.backward_product, a, b) for _, a, b in wanted]
         macs = rows.size * wanted[0][2].shape[1] if wanted else 0
-        found = {
+        result = {
             name: self.result("backward", "mm", one, len(b))
             for (name, _, b), one in zip(wanted, engine.each(work, macs), strict=True)
         }
-        of_x = found.get("x")
+        of_x = result.get("x")
         if of_x is not None and gradient.dim() > 2:
             of_x = of_x.view(*gradient.shape[:-1], -1)
-        return of_x, found.get("weight")
+        return of_x, result.get("weight")
 
 
 class Linear(torch.autograd.Function):

@@ -3,7 +3,7 @@
 Operands arrive as codes with their scales, in the layouts that CUDA's kernels demand, so that unmodified libraries run;
 on a CPU most of these have no kernel at all. What the hardware's unit scales, block scales of MX and NVFP4, goes into
 it. The rest is done around it in FP32, in the order of torch's kernels or, where a library hides it, in one that
-:data:`fplab.nn.emulation.report.QUESTIONS` names:
+:data:`fplab.nn.emulation.product_log.QUESTIONS` names:
 
 * one scale a tensor, and NVFP4's second one: their product times the sum plus the bias, one fused multiply-add;
 * one a row: the sum times A's, times B's, plus the bias, each rounded (CUTLASS, in torch's RowwiseScaledMM.cu);
@@ -29,13 +29,13 @@ from ...words import say
 from .. import bits
 from ..recipes import PROMOTED
 from .backends import GPU, HOST, Host, Numbers, backend_of, detached
+from .dense import Marked, demand_matrices, demand_one_dtype
 from .multiply import Products
-from .report import Shape
+from .product_log import Shape
 from .scaled_products import promoted, scaled_input
 
 Array = np.ndarray[Any, Any]
 Tensor = torch.Tensor
-Marked = Callable[[Tensor], str]
 f32 = np.float32
 ONE = f32(1)
 
@@ -193,16 +193,6 @@ def stored(products: Products, result: Numbers, dtype: torch.dtype) -> Tensor:
 # --- one product ----------------------------------------------------------------------------------------------------
 
 
-def _checked(name: str, a: Tensor, b: Tensor, dims: Sequence[int] = (2,)) -> None:
-    if a.dim() not in dims or b.dim() not in dims:
-        raise LabError(f"{name} of tensors of shapes {tuple(a.shape)} and {tuple(b.shape)} does not exist.")
-    if a.shape[-1] != b.shape[-2]:
-        raise LabError(
-            f"{name} of tensors of shapes {tuple(a.shape)} and {tuple(b.shape)}: {a.shape[-1]} columns by "
-            f"{b.shape[-2]} rows."
-        )
-
-
 def scaled_mm(
     products: Products, marked: Marked, a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
     bias: Tensor | None = None, scale_result: Tensor | None = None, out_dtype: torch.dtype | None = None,
@@ -210,7 +200,7 @@ def scaled_mm(
 ) -> Tensor:  # fmt: skip
     """``a`` (M, K) by ``b`` (K, N), codes with scales that dequantise; FP4 with K of pairs."""
     name = products.operation
-    _checked(name, a, b)
+    demand_matrices(name, a, b, (2,), alike=False)
     kind_a, kind_b = kinds_of(name, a, b, scale_a, scale_b)
     x = operand(name, a, kind_a, scale_a)
     result = product(products, x, operand(name, b.mT, kind_b, flipped(scale_b)), bias, use_fast_accum)
@@ -234,7 +224,7 @@ def scaled_mm_of_lists(
 ) -> Tensor:  # fmt: skip
     """``torch.nn.functional.scaled_mm``: scales by name, B's as of its transpose, squares with k first, in fours."""
     name = products.operation
-    _checked(name, a, b)
+    demand_matrices(name, a, b, (2,), alike=False)
     x = _named(name, a, scale_a, recipe_a, swizzle_a)
     result = product(products, x, _named(name, b.mT, scale_b, recipe_b, swizzle_b), bias, use_fast_accum)
     return stored(products, result, out_dtype or a.dtype)
@@ -282,7 +272,7 @@ def groups(name: str, a: Tensor, b: Tensor, offs: Tensor | None) -> Iterator[Gro
 
     ``offs``: where each group ends, int32.
     """
-    _checked(name, a, b, (2, 3))
+    demand_matrices(name, a, b, (2, 3), alike=False)
     flat = a.dim() == 2, b.dim() == 2
     if any(flat) != (offs is not None):
         raise LabError(f"{name}: offs= says where groups end in an operand of two dimensions, and only there.")
@@ -326,8 +316,7 @@ def grouped_mm(
     """Products of groups of rows by matrices, as a mixture of experts has: each is one as ``mm`` is."""
     name = products.operation
     _no_bias(name, bias)
-    if a.dtype != b.dtype:
-        raise LabError(f"{name} of {a.dtype} and {b.dtype}: torch multiplies tensors of one dtype; cast one of them.")
+    demand_one_dtype(name, a, b)
     out, gradient = grouped(a, b, offs, out_dtype or a.dtype), (marked(a), marked(b))
     for group in groups(name, a, b, offs):
         products.done = group.number  # an expert without rows keeps its role
@@ -396,8 +385,8 @@ class _Scales:
             part = scale.reshape(-1)[self.used : self.used + count]
             self.used += count
         whole = self.scales[1].reshape(-1) if len(self.scales) > 1 else None
-        found = operand(self.name, rows, self.kind, part)
-        return found if whole is None else replace(found, whole=f32(whole[group.number if len(whole) > 1 else 0]))
+        result = operand(self.name, rows, self.kind, part)
+        return result if whole is None else replace(result, whole=f32(whole[group.number if len(whole) > 1 else 0]))
 
 
 HANDLERS: dict[str, Callable[..., Tensor]] = {

@@ -62,24 +62,24 @@ def parts(root: nn.Module, takes_part: Callable[[nn.Module], bool]) -> dict[str,
     ``takes_part``: whether a layer's products are a recipe's, by its class.
     """
     layers = dict(root.named_modules())
-    found: dict[str, Part] = {}
+    result: dict[str, Part] = {}
     several = sum(map(multiplies, layers.values())) > 1
     for path, name, why in (*_routers(layers), *_embeddings(layers), *_heads(layers, blocks(root), takes_part)):
         if path and (several or name != OUTPUT_HEAD):
             for inside in layers:
                 if inside == path or inside.startswith(f"{path}."):
-                    found.setdefault(inside, Part(name, why))
-    return found
+                    result.setdefault(inside, Part(name, why))
+    return result
 
 
 def blocks(root: nn.Module) -> list[str]:
     """The paths of a model's blocks, in order."""
-    found: list[str] = []
+    result: list[str] = []
     for path, layer in root.named_modules():
-        around = any(f"{path}.".startswith(f"{block}.") for block in found)
+        around = any(f"{path}.".startswith(f"{block}.") for block in result)
         if not around and not any(_called(path, names) for names in scopes.EXPERTS.values()):
-            found += [f"{path}.{name}" if path else name for name in _elements(layer)]
-    return found
+            result += [f"{path}.{name}" if path else name for name in _elements(layer)]
+    return result
 
 
 def _elements(layer: nn.Module) -> list[str]:

@@ -449,9 +449,9 @@ def demand_eager(refused: str = NO_COMPILER, undo: ExitStack | None = None) -> N
 def _tensors(args: Any) -> Iterator[torch.Tensor]:
     """The tensors among arguments, and those in lists of them, as ``torch.cat`` takes."""
     for x in args:
-        for one in x if isinstance(x, (list, tuple)) else (x,):
-            if isinstance(one, torch.Tensor):
-                yield one
+        for item in x if isinstance(x, (list, tuple)) else (x,):
+            if isinstance(item, torch.Tensor):
+                yield item
 
 
 def _nested(args: Any) -> bool:

@@ -23,7 +23,7 @@ from ..recipes import Operand, Product, Recipe
 from . import openmp_threads, scaled_products
 from .backends import HOST, Numbers, backend_of, detached, unscaled
 from .call_sites import CallSite
-from .report import Shape
+from .product_log import Shape
 from .run import Run
 from .scaled_products import promoted, transform_format
 from .settings import OWN
@@ -126,25 +126,25 @@ class Products:
         if model is None or 0 in shape or self.choice.plan.of(shape.m) != ONE_CHAIN or not direct.knows(model):
             return None
         x, y = self.rounded(a, model.a), self.rounded(b, model.b)
-        found = kernel(model, x, y)
-        if found is None:
+        result = kernel(model, x, y)
+        if result is None:
             return None
         self.weighted, self.model, self._used = True, model, None
         self.log.product(self.site.layer, self.phase, self.operation, model, shape)
         self.done += 1
-        return HOST.tensor(found)
+        return HOST.tensor(result)
 
     def model_of_rounded(self, tensor: torch.Tensor, dtype: torch.dtype) -> Model | None:
         """The model of products whose operands are rounded and no more, and that nobody looks at; else None."""
         if self.run.seen is not None or backend_of(tensor) is not HOST:
             return None
-        found = self.settings.rounded_model(dtype, self.flag)
-        return None if found is None else found.model
+        result = self.settings.rounded_model(dtype, self.flag)
+        return None if result is None else result.model
 
     def rounded(self, tensor: torch.Tensor, fmt: str) -> Array:
         """An operand of such a product."""
-        found: Array = self._operand(tensor, fmt, "")[0]
-        return found
+        result: Array = self._operand(tensor, fmt, "")[0]
+        return result
 
     def _of(
         self, recipe: Recipe, dtype: torch.dtype, kinds: tuple[str, str]

@@ -84,8 +84,8 @@ def is_free(name: str) -> bool:
 def instead(name: str) -> str:
     """What to write instead of an operation that is refused, " ..."; "" where nothing is known."""
     operation, _, kind = name.partition(" of ")
-    found = (text for key, text in INSTEAD.items() if (kind.startswith(key) if kind else operation == key))
-    return "".join(f" {refused(text)}" for text in found)
+    result = (text for key, text in INSTEAD.items() if (kind.startswith(key) if kind else operation == key))
+    return "".join(f" {refused(text)}" for text in result)
 
 
 def allowed_names(names: Iterable[str]) -> frozenset[str]:
@@ -95,7 +95,7 @@ def allowed_names(names: Iterable[str]) -> frozenset[str]:
     """
     if isinstance(names, str):
         raise LabError(f"allow={names!r} is a string; a list of names is needed: allow=[{names!r}].")
-    found = set()
+    result = set()
     for name in names:
         short = name.removeprefix("aten::").removeprefix("aten.") if isinstance(name, str) else name
         if short in EMULATED:
@@ -105,8 +105,8 @@ def allowed_names(names: Iterable[str]) -> frozenset[str]:
             )
         if not isinstance(name, str) or not (short in REFUSED or "::" in short or _with_kind(short) or _is_new(short)):
             raise unknown("operation in allow", name, [*REFUSED], [*REFUSED])
-        found.add(short)
-    return frozenset(found)
+        result.add(short)
+    return frozenset(result)
 
 
 def _is_new(name: str) -> bool:
@@ -117,9 +117,9 @@ def _is_new(name: str) -> bool:
 def _with_kind(name: str) -> bool:
     """Whether a name is an emulated operation's with a kind of tensors that no unit takes, as "mm of int64"."""
     operation, _, kind = name.partition(" of ")
-    found = getattr(torch, kind, None)
+    result = getattr(torch, kind, None)
     return operation in EMULATED and (
-        kind == "nested" or (isinstance(found, (torch.dtype, torch.layout)) and found not in (*UNITS, torch.strided))
+        kind == "nested" or (isinstance(result, (torch.dtype, torch.layout)) and result not in (*UNITS, torch.strided))
     )
 
 

@@ -23,7 +23,7 @@ from ...tensorcore.plan import ONE_CHAIN, Plan
 from ..bits import array
 from .backends import HOST
 from .multiply import Products
-from .report import Log, Shape
+from .product_log import Log, Shape
 
 Tensor = torch.Tensor
 Maybe = Tensor | None
@@ -85,10 +85,10 @@ class Core:
         before, after = zip(all_h[:-1], all_c[:-1], strict=True), zip(all_h[1:], all_c[1:], strict=True)
         steps = zip(given.unbind(0), gates.unbind(0), *_parts(gates), tanhs.unbind(0), strict=True)
         for (h, c), (next_h, next_c), (one, gate, i, f, g, o, tanh) in zip(before, after, steps, strict=True):
-            found = multiply(h)
+            result = multiply(h)
             if bias is not None:
-                found = self.products.with_addend(found, bias, 1.0, 1.0)
-            torch.add(self.products.stored(found, self.dtype), one, out=gate)
+                result = self.products.with_addend(result, bias, 1.0, 1.0)
+            torch.add(self.products.stored(result, self.dtype), one, out=gate)
             i.sigmoid_(), f.sigmoid_(), g.tanh_(), o.sigmoid_()
             torch.mul(f, c, out=next_c).add_(i * g)
             torch.tanh(next_c, out=tanh)
@@ -132,7 +132,7 @@ class Core:
         return [
             of_gates if needed[0] else None, of_h if needed[1] else None, of_c if needed[2] else None,
             self._of_weight(of_gates, states[:-1], weight) if needed[3] else None,
-            _summed(one.sum(0) for one in reversed(of_gates.unbind(0))) if needed[4] else None,
+            _summed(item.sum(0) for item in reversed(of_gates.unbind(0))) if needed[4] else None,
         ]  # fmt: skip
 
     def _of_weight(self, of_gates: Tensor, states: Tensor, weight: Tensor) -> Tensor:
@@ -141,25 +141,25 @@ class Core:
         kept = self.dtype == torch.float32 and self.products.settings.store is None
         if kept and plan == ONE_CHAIN and tensorcore.sums_in_order(self.model):
             rest = -batch % self.model.k
-            x, y = (pad(one.flip(0), (0, 0, 0, rest)).flatten(0, 1) for one in (of_gates, states))
+            x, y = (pad(item.flip(0), (0, 0, 0, rest)).flatten(0, 1) for item in (of_gates, states))
             promoted = Plan(promote=batch + rest)  # each product from zero, added to one of FP32 that begins neutral
-            found = tensorcore.multiply(self.model, self.rounded(x.t()), self.rounded(y), promoted, c=-0.0)
-            if not np.isnan(found).any():  # whose bits are torch's
-                return HOST.tensor(found)
+            result = tensorcore.multiply(self.model, self.rounded(x.t()), self.rounded(y), promoted, c=-0.0)
+            if not np.isnan(result).any():  # whose bits are torch's
+                return HOST.tensor(result)
         each = max(1, TOGETHER // weight.numel())
 
         def parts() -> Iterator[Tensor]:
             for end in range(len(states), 0, -each):
                 some = slice(max(0, end - each), end)
-                found = HOST.multiply(self.model, self.rounded(of_gates[some].mT), self.rounded(states[some]), plan)
-                yield from reversed(self.products.stored(HOST.tensor(found), self.dtype).unbind(0))
+                result = HOST.multiply(self.model, self.rounded(of_gates[some].mT), self.rounded(states[some]), plan)
+                yield from reversed(self.products.stored(HOST.tensor(result), self.dtype).unbind(0))
 
         return _summed(parts())
 
 
 def _parts(gates: Tensor) -> tuple[tuple[Tensor, ...], ...]:
     """The four gates (T, batch, hidden) of all (T, batch, 4 * hidden), step by step."""
-    return tuple(one.unbind(0) for one in gates.unsafe_chunk(4, 2))
+    return tuple(item.unbind(0) for item in gates.unsafe_chunk(4, 2))
 
 
 def _summed(parts: Iterator[Tensor]) -> Tensor:
@@ -189,12 +189,12 @@ class Steps(torch.autograd.Function):
         (given, h, c, weight, bias, *kept), core = ctx.saved_tensors, ctx.core
         needed = ctx.needs_input_grad[1:]
         if torch.is_grad_enabled() or core.products.run.seen is not None:
-            found = _apart(core, (given, h, c, weight, bias), grads, needed)
+            result = _apart(core, (given, h, c, weight, bias), grads, needed)
         else:
             with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
                 core.model = core.products.model_of_rounded(given, given.dtype) or core.model  # by torch's flags now
-                found = core.backward(*kept, weight, grads, needed)
-        return None, *found
+                result = core.backward(*kept, weight, grads, needed)
+        return None, *result
 
 
 def _apart(core: Core, inputs: Sequence[Any], grads: Sequence[Maybe], needed: Sequence[bool]) -> list[Maybe]:
@@ -206,8 +206,8 @@ def _apart(core: Core, inputs: Sequence[Any], grads: Sequence[Maybe], needed: Se
         with torch.enable_grad():
             given, h, c, weight, bias = inputs
             outputs = []
-            for one in given.unbind(0):
-                i, f, g, o = (linear(h, weight, bias) + one).chunk(4, 1)
+            for item in given.unbind(0):
+                i, f, g, o = (linear(h, weight, bias) + item).chunk(4, 1)
                 c = f.sigmoid() * c + i.sigmoid() * g.tanh()
                 h = o.sigmoid() * c.tanh()
                 outputs.append(h)
@@ -216,8 +216,8 @@ def _apart(core: Core, inputs: Sequence[Any], grads: Sequence[Maybe], needed: Se
     finally:
         run.log = log
     of, by = zip(*results, strict=True)
-    found = iter(torch.autograd.grad(of, wanted, by, create_graph=create, allow_unused=True))
-    return [next(found) if is_needed else None for is_needed in needed]
+    result = iter(torch.autograd.grad(of, wanted, by, create_graph=create, allow_unused=True))
+    return [next(result) if is_needed else None for is_needed in needed]
 
 
 def lstm(products: Products, input: Tensor, hidden: Sequence[Tensor], weights: Sequence[Tensor], biases: bool,

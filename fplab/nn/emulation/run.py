@@ -11,7 +11,7 @@ from ...tensorcore.models import Model
 from .call_sites import CallSites, Step
 from .choices import Choices
 from .delayed import Amaxes
-from .report import Log, Report
+from .product_log import Log, Report
 from .settings import Settings
 
 

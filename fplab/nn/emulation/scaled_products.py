@@ -43,10 +43,10 @@ def quantized(
     if operand.hadamard:
         x = backend.hadamard(x, axis, operand, dtype)
     given: dict[str, Any] = {"seed": seed} if operand.rounding == "stochastic" else {}
-    found = backend.quantized(x, operand.record, axis, rounding=operand.rounding, amax=amax, dtype=dtype, **given)
+    result = backend.quantized(x, operand.record, axis, rounding=operand.rounding, amax=amax, dtype=dtype, **given)
     if seen is not None:
-        seen(backend.array(x), backend.array(found))
-    return found
+        seen(backend.array(x), backend.array(result))
+    return result
 
 
 @lru_cache

@@ -127,7 +127,7 @@ class Settings:
     def recipes(self) -> tuple[Recipe, ...]:
         """The recipes of any layer."""
         every = (self.recipe, *self.layers.values())
-        return tuple(one for one in every if isinstance(one, Recipe))
+        return tuple(item for item in every if isinstance(item, Recipe))
 
     def scaled_model(self, a: Scheme, b: Scheme, recipe: Recipe) -> Model | None:
         """The unit's model for operands of two schemes; None where the GPU has none and may do otherwise."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ...columns import folded, padded, width_of
 from ...tensorcore.models import Model
 from ...words import Message, Text, say
-from ..diagnose.report import Report as Base
+from ..reporting import Report as Base
 
 _TABLE = tomllib.loads(Path(__file__).with_name("questions.toml").read_text(encoding="utf-8"))
 QUESTIONS: dict[str, Text] = {name: Message(row["text"]) for name, row in _TABLE.items()}

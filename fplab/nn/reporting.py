@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...columns import as_csv
-from ...formats import Format
-from ...storage import write_text
-from ...words import Text
+from ..columns import as_csv
+from ..formats import Format
+from ..storage import write_text
+from ..words import Text
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class Report:
         for suffix, text in (("csv", self.csv()), ("json", self.json()), ("txt", f"{self}\n")):
             write_text(Path(folder) / f"{self.FILE}.{suffix}", text)
         if hasattr(self, "figure"):
-            from ...draw.style import save
+            from ..draw.style import save
 
             save(self.figure(), Path(folder) / f"{self.FILE}.png", "light")
 
