@@ -54,8 +54,8 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     if not hasattr(tensor, "to_local"):
         return tensor
     with torch.no_grad():
-        held: torch.Tensor = tensor.to_local()
-    return held
+        part: torch.Tensor = tensor.to_local()
+    return part
 
 
 def memory(tensor: torch.Tensor) -> Array:

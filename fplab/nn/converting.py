@@ -137,13 +137,13 @@ def conversion(model: nn.Module) -> Conversion:
 
 def say_what_is_left(model: nn.Module, skip: Iterable[str]) -> None:
     """Warn of weights that stay in layers of types that are not torch's own, where they are many."""
-    found, skipped = conversion(model), set(skip)
+    whole, skipped = conversion(model), set(skip)
     own = {name for name, module in model.named_modules() if type(module).__module__.startswith("torch.nn.")}
-    strange = {name: left for name, left in found.left.items() if name not in own and name not in skipped}
-    total = sum(found.converted.values()) + sum(n for _, n in found.left.values())
+    strange = {name: left for name, left in whole.left.items() if name not in own and name not in skipped}
+    total = sum(whole.converted.values()) + sum(n for _, n in whole.left.values())
     if sum(n for _, n in strange.values()) > TOO_MUCH * total:
         kinds = ", ".join(f"{name} ({kind})" for name, (kind, _) in list(strange.items())[:SHOWN])
         warn(
-            f"{found.share:.1%} of the weights in matrices are integers now; of types that are not known here, these "
+            f"{whole.share:.1%} of the weights in matrices are integers now; of types that are not known here, these "
             f"stay: {kinds}{', ...' * (len(strange) > SHOWN)}. fplab.nn.conversion(model) says all."
         )

@@ -1,4 +1,4 @@
-"""A model and its optimizer with every kind of tensor held in a format of its own, by hooks.
+"""A model and its optimizer with every kind of tensor block in a format of its own, by hooks.
 
 Five kinds of tensor live in memory while a network trains, and a low-precision recipe is little more than a format
 for each: weights, activations, the gradients of activations, the gradients of weights, and the optimizer's states.
@@ -92,8 +92,8 @@ class Formats:
             return type(value)(map(self.outgoing, value))
         if isinstance(value, MutableMapping):
             rounded = copy.copy(value)
-            for key, held in value.items():
-                rounded[key] = self.outgoing(held)
+            for key, item in value.items():
+                rounded[key] = self.outgoing(item)
             return rounded
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
@@ -158,9 +158,9 @@ def formats(
     The hooks end with the block, so backward passes belong inside it, and so do those that recompute a checkpoint.
 
     >>> model = nn.Linear(2, 1, bias=False)
-    >>> with formats(model, weights="e2m1", activations="bf16") as held:
+    >>> with formats(model, weights="e2m1", activations="bf16") as block:
     ...     y = model(torch.ones(1, 2))
-    >>> dict(held.rounded)
+    >>> dict(block.rounded)
     {'weights': 1, 'activations': 2}
     """
     if not isinstance(model, nn.Module):
@@ -172,12 +172,14 @@ def formats(
     named = dict(zip(KINDS, (weights, activations, gradients, weight_gradients), strict=False))
     casts = {kind: _cast(kind, fmt, rounding, overflow, seed) for kind, fmt in named.items()}
     if isinstance(states, Mapping):
-        held: Cast | dict[str, Cast] = {n: _cast("states", fmt, rounding, overflow, seed) for n, fmt in states.items()}
+        of_states: Cast | dict[str, Cast] = {
+            n: _cast("states", fmt, rounding, overflow, seed) for n, fmt in states.items()
+        }
     else:
-        held = _cast("states", states, rounding, overflow, seed)
+        of_states = _cast("states", states, rounding, overflow, seed)
     _known_kinds(rounding, overflow)
     _fitting(model, optimizer, keep)
-    return _hooked(model, optimizer, Formats(casts, held, keep, seed), casts, master)
+    return _hooked(model, optimizer, Formats(casts, of_states, keep, seed), casts, master)
 
 
 def _known_kinds(*choices: Choice | None) -> None:
@@ -216,70 +218,70 @@ def _cast(kind: str, fmt: Name, rounding: Choice, overflow: Choice | None, seed:
 
 @contextmanager
 def _hooked(
-    model: nn.Module, optimizer: torch.optim.Optimizer | None, held: Formats, casts: Mapping[str, Cast], master: bool
+    model: nn.Module, optimizer: torch.optim.Optimizer | None, block: Formats, casts: Mapping[str, Cast], master: bool
 ) -> Iterator[Formats]:
     """All hooks for the length of a block."""
-    chosen = [p for n, p in model.named_parameters() if not held.kept(n) and p.is_floating_point()]
+    chosen = [p for n, p in model.named_parameters() if not block.kept(n) and p.is_floating_point()]
     with ExitStack() as stack:
         if casts["weights"].fmt is not None:
-            _hold_weights(stack, chosen, optimizer, held, casts["weights"].fmt, master)
+            _hold_weights(stack, chosen, optimizer, block, casts["weights"].fmt, master)
         if casts["activations"].fmt is not None or casts["gradients"].fmt is not None:
-            _hook_layers(stack, model, held)
+            _hook_layers(stack, model, block)
         if casts["weight_gradients"].fmt is not None:
             for parameter in chosen:
                 if parameter.requires_grad:
-                    stack.enter_context(parameter.register_post_accumulate_grad_hook(held.round_gradient))
+                    stack.enter_context(parameter.register_post_accumulate_grad_hook(block.round_gradient))
         if optimizer is not None:
 
             def after(stepped: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-                held.round_states(stepped, chosen)
+                block.round_states(stepped, chosen)
 
             stack.enter_context(optimizer.register_step_post_hook(after))
-        yield held
+        yield block
 
 
 def _hold_weights(
-    stack: ExitStack, parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer | None, held: Formats,
+    stack: ExitStack, parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer | None, block: Formats,
     fmt: Format, master: bool,
 ) -> None:  # fmt: skip
     """Weights rounded now and after every step; with masters, the optimizer's step sees those."""
     for parameter in parameters:
         demand_carrier(parameter.dtype, fmt)
     if optimizer is None:
-        held.set_masters_aside(parameters)
-        stack.push(_putting_back(held, [(p, p.detach().clone()) for p in parameters]))
+        block.set_masters_aside(parameters)
+        stack.push(_putting_back(block, [(p, p.detach().clone()) for p in parameters]))
         return
     if not master:
         for parameter in parameters:
-            held.round_weight(parameter)
+            block.round_weight(parameter)
 
     def before(stepped: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if any(x is not None for x in (*args[1:], kwargs.get("closure"))):
             raise LabError(
                 "step(closure) would compute the loss with the master weights; call backward() before step()."
             )
-        held.restore_masters()
+        block.restore_masters()
 
     def after(stepped: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if master:
-            held.set_masters_aside(parameters)
+            block.set_masters_aside(parameters)
             return
         for parameter in parameters:
-            held.round_weight(parameter)
+            block.round_weight(parameter)
 
     if master:
-        held.set_masters_aside(parameters)
-        stack.callback(held.restore_masters)
+        block.set_masters_aside(parameters)
+        stack.callback(block.restore_masters)
         stack.enter_context(optimizer.register_step_pre_hook(before))
     stack.enter_context(optimizer.register_step_post_hook(after))
 
 
-def _putting_back(held: Formats, rounded: list[tuple[nn.Parameter, torch.Tensor]]) -> Callable[..., bool]:
+def _putting_back(block: Formats, rounded: list[tuple[nn.Parameter, torch.Tensor]]) -> Callable[..., bool]:
     """What ends a block without an optimizer: the unrounded weights again, unless somebody updated the rounded ones."""
 
     def leave(kind: type[BaseException] | None, error: BaseException | None, at: Any) -> bool:
         same = all(torch.equal(p.detach().view(torch.uint8), value.view(torch.uint8)) for p, value in rounded)
-        held.restore_masters()
+        block.restore_masters()
         if kind is None and not same:
             raise LabError("the weights changed inside the block; pass the optimizer: formats(model, optimizer, ...).")
         return False
@@ -287,18 +289,18 @@ def _putting_back(held: Formats, rounded: list[tuple[nn.Parameter, torch.Tensor]
     return leave
 
 
-def _hook_layers(stack: ExitStack, model: nn.Module, held: Formats) -> None:
+def _hook_layers(stack: ExitStack, model: nn.Module, block: Formats) -> None:
     """Round what enters the model and what leaves every layer."""
 
     def entering(module: nn.Module, args: Any, kwargs: Any) -> Any:
-        return held.outgoing(args), held.outgoing(kwargs)
+        return block.outgoing(args), block.outgoing(kwargs)
 
     def leaving(module: nn.Module, args: Any, output: Any) -> Any:
-        return held.outgoing(output)
+        return block.outgoing(output)
 
     stack.enter_context(model.register_forward_pre_hook(entering, with_kwargs=True))
     for name, module in model.named_modules():
         leaf = next(module.children(), None) is None
         own = next(module.parameters(recurse=False), None) is not None
-        if (leaf or own) and not (name and held.kept(name)):
+        if (leaf or own) and not (name and block.kept(name)):
             stack.enter_context(module.register_forward_hook(leaving))

@@ -42,10 +42,10 @@ class Cast:
         if self.fmt is None:
             return x
         demand_carrier(x.dtype, self.fmt)
-        rounding, held = (self.rounding, self.overflow, self.subnormals), local(x).detach()
-        given = array(held) if held.dtype in (torch.float32, torch.float64) and held.device.type == "cpu" else held
-        found = floats.quantize(given, self.fmt, *rounding, seed=self.seed, nan=self.nan)
-        result = torch.as_tensor(found).to(x.dtype)
+        rounding, plain = (self.rounding, self.overflow, self.subnormals), local(x).detach()
+        given = array(plain) if plain.dtype in (torch.float32, torch.float64) and plain.device.type == "cpu" else plain
+        values = floats.quantize(given, self.fmt, *rounding, seed=self.seed, nan=self.nan)
+        result = torch.as_tensor(values).to(x.dtype)
         if hasattr(x, "to_local"):
             from torch.distributed.tensor import DTensor  # loaded already, as x is one
 

@@ -80,7 +80,7 @@ def quantize_scaled(
 
     ``x``: any real dtype, rounded to float32 first. Raises LabError for more than 2**31 - 1 elements.
     """
-    found, mode = get_scheme(scheme, rule=rule, variant=variant, block=block), mode_of(rounding)
+    record, mode = get_scheme(scheme, rule=rule, variant=variant, block=block), mode_of(rounding)
     if not running.has_values(x) or x.is_complex():
         raise LabError("x must be a dense tensor of real numbers; fplab.scaled.quantize takes arrays.")
     axis = integer("axis", axis, -max(x.dim(), 1), max(x.dim(), 1) - 1)
@@ -91,27 +91,27 @@ def quantize_scaled(
         raise LabError(f"random_bits={random} is not possible; allowed: 32, 8.")
     keys = [int(key) for key in stream_keys(seed_bits(mode, seed), np.uint64(0))]
     moved = _last(x.detach().float(), axis)
-    if not isinstance(found.block, str) and found.block[0] > 1 and moved.dim() < 2:
-        raise LabError(f"block={found.block!r} needs two dimensions; x has one.")
-    most_factor = largest_factor(found, x.dtype if dtype is None else dtype)
-    where, lead, k = _Where(moved.shape, found), moved.shape[:-1], moved.shape[-1]
-    most, second = _amax(moved, found, amax)
+    if not isinstance(record.block, str) and record.block[0] > 1 and moved.dim() < 2:
+        raise LabError(f"block={record.block!r} needs two dimensions; x has one.")
+    most_factor = largest_factor(record, x.dtype if dtype is None else dtype)
+    where, lead, k = _Where(moved.shape, record), moved.shape[:-1], moved.shape[-1]
+    most, second = _amax(moved, record, amax)
     if most is None:
-        most = where.maxima(moved, found)
+        most = where.maxima(moved, record)
     scales, factors = torch.empty_like(most), torch.empty_like(most)
-    of_blocks, of_codes = (where.kernel(entry, found, mode, random, most_factor) for entry in ("scales", "codes"))
+    of_blocks, of_codes = (where.kernel(entry, record, mode, random, most_factor) for entry in ("scales", "codes"))
     own = most if second is None else second
     where.run(of_blocks, most.numel(), moved, most, own, int(own.numel() > 1), scales, factors, most.numel(), k,
               where.height)  # fmt: skip
     codes = torch.empty(moved.shape, dtype=torch.uint8, device=x.device)
     signed = [key - (key >> 31 << 32) for key in keys]
     where.run(of_codes, where.runs, moved, factors, codes, *where.sizes, *signed)
-    scales = scales.view(torch.float32) if found.kind == "fp32" else scales.to(torch.uint8)
+    scales = scales.view(torch.float32) if record.kind == "fp32" else scales.to(torch.uint8)
     scales = scales.reshape(where.of_scales)
     if second is not None:
         second = second.view(torch.float32).reshape((1,) * moved.dim() if second.numel() == 1 else (*lead, 1))
         second = second.movedim(-1, axis)
-    return ScaledTensor(codes.movedim(-1, axis).reshape(x.shape), scales.movedim(-1, axis), second, found, axis)
+    return ScaledTensor(codes.movedim(-1, axis).reshape(x.shape), scales.movedim(-1, axis), second, record, axis)
 
 
 def hadamard(x: torch.Tensor, axis: int, size: int, signs: Any, dtype: str) -> torch.Tensor:

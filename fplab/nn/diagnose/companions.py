@@ -51,17 +51,17 @@ class Companions:
 
     def __init__(self, doubled: bool = False) -> None:
         self.doubled = doubled
-        self._held: dict[int, Companion] = {}
+        self._by_storage: dict[int, Companion] = {}
         self._new = 0
 
-    def held(self, x: Tensor) -> Companion | None:
+    def of(self, x: Tensor) -> Companion | None:
         """The companion of a tensor's storage, or None where the tensor is exact itself."""
-        result = self._held.get(key(x))
+        result = self._by_storage.get(key(x))
         return result if result is not None and result.unit == _unit(x) and _fits(x, result.flat) else None
 
     def window(self, x: Tensor) -> Tensor | None:
         """The companion through the tensor's window, float64 or complex128 in its shape: writing to it writes there."""
-        companion = self.held(x)
+        companion = self.of(x)
         return None if companion is None else _window(x, companion.flat)
 
     def exact(self, x: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class Companions:
 
     def value(self, x: Tensor) -> Tensor | None:
         """The companion through the tensor's window as it is computed with: a pair where numbers are double-double."""
-        companion = self.held(x)
+        companion = self.of(x)
         if companion is None or companion.low is None:
             result = self.window(x)
             return None if result is None else self.widened(result)
@@ -86,7 +86,7 @@ class Companions:
         error: float = 0.0,
     ) -> None:  # fmt: skip
         """Make ``value``, float64 or complex128 in its shape, the companion of a tensor."""
-        companion = self.held(x)
+        companion = self.of(x)
         value, low = halves(value)
         if companion is None:
             size = x.untyped_storage().nbytes() // _unit(x)
@@ -102,7 +102,7 @@ class Companions:
                     whole.set_(x.untyped_storage(), 0, (size // parts,), (1,))
                     _window(whole, companion.flat).copy_(whole)
                 _window(x, companion.flat).copy_(value)
-            self._held[key(x)] = companion
+            self._by_storage[key(x)] = companion
             self._new += 1
             if self._new >= _SWEEP:
                 self.sweep()
@@ -121,19 +121,19 @@ class Companions:
 
     def drop(self, x: Tensor) -> None:
         """A tensor has no companion any more."""
-        self._held.pop(key(x), None)
+        self._by_storage.pop(key(x), None)
 
-    def gives(self, place: int, held: Companion | None, other: Companions) -> bool:
+    def gives(self, place: int, companion: Companion | None, other: Companions) -> bool:
         """Let a companion, of a storage by its :func:`key`, be that of others; whether it is (still) this one."""
-        known = self._held.get(place)
-        if known is None or (held is not None and known is not held):
+        known = self._by_storage.get(place)
+        if known is None or (companion is not None and known is not companion):
             return False
-        other._held[place] = self._held.pop(place)
+        other._by_storage[place] = self._by_storage.pop(place)
         return True
 
     def open(self, x: Tensor) -> Tensor:
         """The companion of a tensor, to be written to; made of its own values where it had none."""
-        if self.held(x) is None:
+        if self.of(x) is None:
             self.put(x, self.widened(wide(x)))
         result = self.value(x)
         assert result is not None
@@ -142,12 +142,12 @@ class Companions:
     def sweep(self) -> None:
         """Drop the companions of storages that are gone."""
         self._new = 0
-        self._held = {k: held for k, held in self._held.items() if not held.storage.expired()}
+        self._by_storage = {k: own for k, own in self._by_storage.items() if not own.storage.expired()}
 
     @property
     def bytes(self) -> int:
         """Bytes that companions take."""
-        return sum(held.flat.nbytes * (1 if held.low is None else 2) for held in self._held.values())
+        return sum(own.flat.nbytes * (1 if own.low is None else 2) for own in self._by_storage.values())
 
 
 def _unit(x: Tensor) -> int:

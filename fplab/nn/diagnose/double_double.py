@@ -211,14 +211,14 @@ def _multiply(a: Pair, b: Pair) -> Pair:
 
 
 def _divide(a: Pair, b: Pair) -> Pair:
-    found, rest = of(a.high / b.high), a
-    quotient = found
+    result, rest = of(a.high / b.high), a
+    quotient = result
     for _ in range(2):  # each gives the next 53 bits
         rest = _add(rest, _negative(_multiply(quotient, b)))
         quotient = of(rest.high / b.high)
-        low = found.low + quotient.high
-        found = _pair(found.high, low)
-    return found
+        low = result.low + quotient.high
+        result = _pair(result.high, low)
+    return result
 
 
 def _root(a: Pair) -> Pair:
@@ -335,11 +335,11 @@ def _power(x: Any, exponent: Any) -> Any:
         return _root(x)
     if exponent != int(exponent):
         return NotImplemented
-    found, square, n = of(torch.ones_like(x.high)), x, abs(int(exponent))
+    result, square, n = of(torch.ones_like(x.high)), x, abs(int(exponent))
     while n:
-        found = _multiply(found, square) if n & 1 else found
+        result = _multiply(result, square) if n & 1 else result
         square, n = _multiply(square, square), n >> 1
-    return found if exponent >= 0 else _divide(of(1), found)
+    return result if exponent >= 0 else _divide(of(1), result)
 
 
 def _chosen(where: Tensor, a: Pair, b: Pair) -> Pair:

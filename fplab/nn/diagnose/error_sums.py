@@ -165,21 +165,21 @@ class Run(Layers):
 
     # --- results ----------------------------------------------------------------------------------------------------
 
-    def judge(self, step: Step, real: Tensor, local: Tensor, exact: Tensor, held: Sequence[Companion]) -> Tally:
+    def judge(self, step: Step, real: Tensor, local: Tensor, exact: Tensor, inexact: Sequence[Companion]) -> Tally:
         """Take down one result, and keep its companion if it is not exact; where it was counted."""
         self._left.clear()
         name, args = step.event.name, step.event.args
         emulation = _get_current_dispatch_mode()
         unit = emulation.run.log.latest if isinstance(emulation, Mode) and name in EMULATED else ""
         where = self._where(name, unit or spelt(real.dtype))
-        tally, worst, place = self._compare(where, real, local, exact, held, spelt(real.dtype))
+        tally, worst, place = self._compare(where, real, local, exact, inexact, spelt(real.dtype))
         self._constants(name, args, real.dtype)
         self._lengths(name, args, real)
         if tally.made_broken == 0 and tally.count(kernel.BROKEN):
             operands = among((args, *step.event.kwargs.values()))
             if all(bool(step.before.get(id(x), x).isfinite().all()) for x in operands):
                 tally.made_broken = tally.count(kernel.BROKEN)
-        known = max((h.worst for h in held), default=0.0)
+        known = max((h.worst for h in inexact), default=0.0)
         least = self.elements[-1].relative if len(self.elements) == KEPT else 0.0
         if place >= 0 and real.dtype in FLOATS and worst > max(GREW * known, least, self._seen):
             self._trace(step, real, halves(exact)[0], worst, place)
@@ -193,11 +193,9 @@ class Run(Layers):
         if made is None:
             return
         real, target, name = made.result, made.target, event.name
-        operands = list(made.held)
+        operands = list(made.inexact)
         if target is not None:
-            operands = [
-                h for h in (self.quantising.without.held(target) or self.companions.held(target),) if h is not None
-            ]
+            operands = [h for h in (self.quantising.without.of(target) or self.companions.of(target),) if h is not None]
         before = _most(name, operands) if operands else None
         origin, given = (before.origin, before.relative) if before is not None else (None, 0.0)
         where = self._where(name, spelt(real.dtype))
@@ -235,14 +233,14 @@ class Run(Layers):
             learned, x = x.requires_grad, x.detach()
             layer = self._left.get(key(x))
             self.recording = True
-            companion = self.companions.held(x)
+            companion = self.companions.of(x)
             local = self.companions.widened(wide(x))
             known = self.companions.value(x)
             exact, low = halves(local if known is None else known)
             exact = exact.clone() if low is None else Pair(exact.clone(), low.clone())
             where = self._where("rounding", fmt, layer)
             tally, *_ = self._compare(where, result, local, exact, [companion] if companion else [], fmt)
-            inside = None if self.region is None else self.region.held(x)
+            inside = None if self.region is None else self.region.of(x)
             if self.region is not None and (inside or (learned and companion)):
                 other = self.region.value(x) if inside else local
                 self.follow_data(result, local, other, inside.origin if inside else None, tally)  # type: ignore[arg-type]
@@ -250,18 +248,18 @@ class Run(Layers):
                 self._left[key(result)] = layer
 
     def _compare(
-        self, where: Where, real: Tensor, local: Tensor, exact: Tensor, held: Sequence[Companion], limits: str
+        self, where: Where, real: Tensor, local: Tensor, exact: Tensor, inexact: Sequence[Companion], limits: str
     ) -> tuple[Tally, float, int]:
         """Count one result; its tally, its worst relative error and where that is."""
         tally = self._tally(where)
         born = _like(real) if where.phase == "forward" else None
         sums, worst, place = compare(real, local, exact, limits, born)
-        tally.add(sums, 1, real.numel(), max((h.relative for h in held), default=0.0))
+        tally.add(sums, 1, real.numel(), max((h.relative for h in inexact), default=0.0))
         self._judged = id(real), sums, tally
         relative = math.sqrt(sums[kernel.TOTAL] / sums[kernel.EXACT]) if sums[kernel.EXACT] else 0.0
-        if sums[kernel.TOTAL] or sums[kernel.BROKEN] or self.companions.held(real) is not None:
-            own = not held or 2 * sums[kernel.TOGETHER] > sums[kernel.TOTAL]
-            origin = tally if own else _most(where.operation, held).origin
+        if sums[kernel.TOTAL] or sums[kernel.BROKEN] or self.companions.of(real) is not None:
+            own = not inexact or 2 * sums[kernel.TOGETHER] > sums[kernel.TOTAL]
+            origin = tally if own else _most(where.operation, inexact).origin
             self.companions.put(real, exact, relative, worst, origin, math.sqrt(sums[kernel.TOTAL]))
         if born is not None and sums[kernel.BORN]:
             if not (real.is_contiguous() and real.is_cpu):
@@ -293,7 +291,7 @@ class Run(Layers):
     def follow_rest(self, view: Tensor) -> None:
         """Weigh what is inexact in the rest of a tensor of which a part was written to, whence all has a gradient."""
         base = view._base
-        companion = None if base is None else self.companions.held(base)
+        companion = None if base is None else self.companions.of(base)
         if base is None or companion is None or companion.origin is None or base.dtype != view.dtype:
             return
         plain = base.detach()
@@ -316,7 +314,7 @@ class Run(Layers):
             with torch._C._DisableTorchDispatch(), torch.no_grad(), torch._C.DisableTorchFunction():
                 learned = {key(x) for x in tree_leaves(given) if floating(x) and x.requires_grad}
                 for x in tree_leaves(results):
-                    if floating(x) and x.grad_fn is not None and (key(x) not in learned or self.region.held(x)):
+                    if floating(x) and x.grad_fn is not None and (key(x) not in learned or self.region.of(x)):
                         self._function(x)
         finally:
             self.region = None
@@ -325,8 +323,8 @@ class Run(Layers):
         """Weigh what was born in a function of its own, but for what its last operation adds, which is weighed."""
         assert self.region is not None
         plain = x.detach()
-        whose = self.companions if self.region.held(plain) is None else self.region
-        held, exact = whose.held(plain), whose.value(plain)
+        whose = self.companions if self.region.of(plain) is None else self.region
+        held, exact = whose.of(plain), whose.value(plain)
         self._function_quantises(x)
         if held is not None and held.origin is not None and exact is not None:
             apart = _apart(self.companions.widened(wide(plain)), exact)
@@ -347,20 +345,20 @@ class Run(Layers):
     def begin_anew(self, func: Any, writes: Sequence[Tensor], told: bool) -> None:
         """What an operation wrote is taken as exact: random numbers, or what has no float64 form."""
         for x in writes:
-            if self.companions.held(x) is not None:
+            if self.companions.of(x) is not None:
                 self.companions.put(x, wide(x))
         if told:
             self.anew[base_name(func)] += 1
 
     def _lengths(self, name: str, args: Any, real: Tensor) -> None:
         """Remember of what products a result is the sum: several of one layer are a product in parts of k."""
-        companion = self.companions.held(real)
+        companion = self.companions.of(real)
         if companion is None:
             return
         if name in exact_operations.MATRIX_PRODUCTS:
             companion.lengths = (args[-1].shape[-2 if args[-1].dim() > 1 else 0],)
         elif name == "add" and len(args) > 1 and all(isinstance(x, Tensor) for x in args[:2]):
-            summands = [self.companions.held(x) for x in args[:2]]
+            summands = [self.companions.of(x) for x in args[:2]]
             lengths = [h.lengths if h is not None else () for h in summands]
             if all(lengths) and args[0].shape == args[1].shape:
                 companion.lengths = lengths[0] + lengths[1]
@@ -499,9 +497,9 @@ def _window(view: Geometry, base: Geometry, x: Tensor) -> Tensor:
     return torch.empty_strided(*base[:2], dtype=x.dtype, device=x.device).copy_(x).as_strided(*view)
 
 
-def _most(operation: str, held: Sequence[Companion]) -> Companion:
+def _most(operation: str, inexact: Sequence[Companion]) -> Companion:
     """The operand that most of a result's error comes from: in a sum the largest error, else the largest relative."""
-    return max(held, key=lambda h: h.error if operation in ("add", "sub", "rsub") else h.relative)
+    return max(inexact, key=lambda h: h.error if operation in ("add", "sub", "rsub") else h.relative)
 
 
 def _recomputes(node: Any) -> bool:

@@ -104,7 +104,7 @@ def explain(
         ones = [_mixed(whole, model, side, name) for side in (0, 1)]
         changes = [math.nan if one is None else change(sign * (one - base))
                    for one, base, sign in zip(ones, (first, last), (1, -1), strict=True)]  # fmt: skip
-        settings.append(Setting(name, ways[0].said(name), ways[1].said(name), changes[0], changes[1]))
+        settings.append(Setting(name, ways[0].written(name), ways[1].written(name), changes[0], changes[1]))
     faithful = tuple(
         None if way.rows else equal(whole.alone(side), found_here)
         for side, (way, found_here) in enumerate(zip(ways, (first, last), strict=True))

@@ -170,16 +170,16 @@ def plan_in_words(plan: Plan) -> str:
 
 def recorded(whole: Hybrids, side: int, keep: int = -1, *, learns: bool = False) -> tuple[Tensor, list[Operation]]:
     """The output of one way, and its operations."""
-    held: list[Recording] = []
+    recordings: list[Recording] = []
 
     @contextmanager
     def watching(hybrid: Hybrid) -> Iterator[None]:
-        held.append(Recording(hybrid, keep))
-        with held[0]:
+        recordings.append(Recording(hybrid, keep))
+        with recordings[0]:
             yield
 
     output = whole.run(lambda _: side, watching, learns=learns)
-    return output, held[0].operations
+    return output, recordings[0].operations
 
 
 Step = tuple[Operation | None, Operation | None]

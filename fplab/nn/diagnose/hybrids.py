@@ -77,7 +77,7 @@ class Way:
         parts = {**self.parts, **({name: other.parts[name]} if name in other.parts else {})}
         return Way(**{key: value for key, value in parts.items() if key != name or name in other.parts})
 
-    def said(self, name: str) -> str:
+    def written(self, name: str) -> str:
         """One part as a user would write it."""
         value = self.parts.get(name)
         if name == "state" and value is not None:
@@ -85,7 +85,7 @@ class Way:
         return type(value).__name__ if isinstance(value, nn.Module) else f"{value!r}" if name in self.parts else "-"
 
     def __repr__(self) -> str:
-        return f"Way({', '.join(f'{name}={self.said(name)}' for name in self.parts)})"
+        return f"Way({', '.join(f'{name}={self.written(name)}' for name in self.parts)})"
 
 
 def way_of(name: str, given: Way | Mapping[str, Any]) -> Way:
@@ -174,12 +174,12 @@ def _is_compiled(layer: nn.Module) -> bool:
     return type(layer).__name__ == "OptimizedModule" or layer._compiled_call_impl is not None
 
 
-def flat(found: Any) -> Tensor:
+def flat(value: Any) -> Tensor:
     """The values of an output, float64 (n,)."""
-    if not floating(found) or not found.numel():
-        what = f"a tensor of {found.dtype}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+    if not floating(value) or not value.numel():
+        what = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise LabError(f"output gave {what}; it must give a floating-point tensor: a loss, logits, log-probabilities.")
-    return wide(found.detach()).reshape(-1)
+    return wide(value.detach()).reshape(-1)
 
 
 class Hybrid:

@@ -98,9 +98,9 @@ class Counting(Run):
                     self.counts[where.layer, where.phase].update(_fates(x, self._format))
         return super().judge(step, *rest)
 
-    def quantised(self, layer: str, phase: str, x: np.ndarray, found: Scaled) -> None:
+    def quantised(self, layer: str, phase: str, x: np.ndarray, codes: Scaled) -> None:
         """Count an operand that a recipe quantised."""
-        self.counts[layer, phase].update(_scaled_fates(x, found))
+        self.counts[layer, phase].update(_scaled_fates(x, codes))
 
 
 class Exact(Run):
@@ -128,11 +128,11 @@ def _fates(x: torch.Tensor, fmt: formats.Format) -> dict[str, int]:
     return dict(zip(("some", "zero", "low", "high"), counts, strict=True))
 
 
-def _scaled_fates(x: np.ndarray, found: Scaled) -> dict[str, int]:
+def _scaled_fates(x: np.ndarray, operand: Scaled) -> dict[str, int]:
     """The same of values and their codes: beyond the largest is what a scale brings above it."""
-    size, element, fmt = np.abs(x), np.abs(found.elements()), found.scheme.element
+    size, element, fmt = np.abs(x), np.abs(operand.elements()), operand.scheme.element
     some = (size > 0) & np.isfinite(size)
-    high = some & (element == fmt.max) & (size > np.abs(found.dequantize()))
+    high = some & (element == fmt.max) & (size > np.abs(operand.dequantize()))
     low = (element > 0) & (element < 2.0**fmt.emin)
     counts = {"some": some, "zero": some & (element == 0), "low": some & low, "high": high}
     return {name: int(where.sum()) for name, where in counts.items()}

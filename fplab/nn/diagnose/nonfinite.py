@@ -117,8 +117,8 @@ def ingredients(model: nn.Module, layer: str, module: nn.Module, given: Any, out
     """
     names = {id(value): name for name, value in (*model.named_parameters(), *model.named_buffers())}
     for owner in (module, model):
-        for kind, held in (("weights", owner.parameters()), ("buffers", owner.buffers())):
-            for value in held:
+        for kind, tensors in (("weights", owner.parameters()), ("buffers", owner.buffers())):
+            for value in tensors:
                 if value.is_floating_point() or value.is_complex():
                     name = names.get(id(value), layer)
                     yield Ingredient(kind, name.rpartition(".")[0] or ROOT, name, value)

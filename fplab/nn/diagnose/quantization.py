@@ -123,7 +123,7 @@ class Step:
     def computed(self, x: Tensor) -> Tensor:
         """An operand as the run computed it."""
         if id(x) not in self._widened:
-            if not floating(x) and self._companions.held(x) is None:
+            if not floating(x) and self._companions.of(x) is None:
                 return x
             plain = x if x.dtype in (torch.float64, torch.complex128) else wide(x)
             self._widened[id(x)] = self._companions.widened(plain)
@@ -154,7 +154,7 @@ class Step:
 
 
 class Made(NamedTuple):
-    """A result. ``values``: of each side without roundings; ``held``: companions of operands without them.
+    """A result. ``values``: of each side without roundings; ``inexact``: companions of operands without them.
 
     ``target``: what was rounded. ``own``: the exact result of the operands as computed. ``apart``: what roundings of
     operands do to it that no gradient tells of.
@@ -163,7 +163,7 @@ class Made(NamedTuple):
     result: Tensor
     note: Note
     values: tuple[Tensor, ...] = ()
-    held: tuple[Companion, ...] = ()
+    inexact: tuple[Companion, ...] = ()
     target: Tensor | None = None
     own: Tensor | None = None
     apart: Tensor | None = None
@@ -209,7 +209,7 @@ class Quantising:
             return
         for place, other in ((0, args[1]), (1, args[0])):
             x, note = args[place], self.note(args[place])
-            if note is None or self.without.held(x) is None:
+            if note is None or self.without.of(x) is None:
                 continue
             if name in _SCALES and note.last and (name == "mul" or place == 0) and _is_number(other):
                 self._left = _undone(note.open, (other, 1 if name == "mul" else -1))
@@ -224,7 +224,7 @@ class Quantising:
 
     def _quantises(self, x: Any, sides: Sequence[Side]) -> None:
         note = self.note(x)
-        if note is not None and self.without.held(x) is not None:
+        if note is not None and self.without.of(x) is not None:
             for record in note.records:
                 record.count()
             for place, held in note.of:
@@ -245,7 +245,7 @@ class Quantising:
         target = leaves[-1 if name == "copy" else 0]
         alike = name not in exact_operations.PRODUCTS | exact_operations.MOVES  # a smaller operand is a zero point
         noted = [x for x in leaves if self.note(x) is not None and not (alike and x.numel() < result.numel())]
-        carried = [x for x in noted if self.without.held(x) is not None]
+        carried = [x for x in noted if self.without.of(x) is not None]
         if result.numel() * result.element_size() != result.untyped_storage().nbytes():
             return None  # a part of another tensor
         before = self.note(target) if any(x is target for x in noted) else None
@@ -290,8 +290,8 @@ class Quantising:
                 after = replace(after, source=source, sign=1 if first else -1)
         if name in ("add", "sub") and not after.last and after.scales and _is_small(other, result):
             after = replace(after, given=(identical(), copied(step.computed(target))))
-        held = tuple(h for x in carried if (h := self.without.held(x)) is not None)
-        return Made(result, after, values, held, None, own, apart)
+        inexact = tuple(h for x in carried if (h := self.without.of(x)) is not None)
+        return Made(result, after, values, inexact, None, own, apart)
 
     def _noted(self, event: Event, noted: Sequence[Tensor], carried: bool) -> Note | None:
         """What is known of the result of an operation that rounds nothing but to a format."""
@@ -306,7 +306,7 @@ class Quantising:
             beside = name in _BESIDE and any(_are(item, other) for item in note.open for other in opened)
             opened += () if beside else note.open
         records = tuple({id(r): r for note in notes for r in note.records}.values())
-        of = tuple({id(held): (place, held) for note in notes for place, held in note.of}.values())
+        of = tuple({id(companion): (place, companion) for note in notes for place, companion in note.of}.values())
         product = any(note.product for note in notes)
         if name in _SCALES:
             if last or event.kwargs or len(event.args) < 2:
@@ -336,13 +336,13 @@ class Quantising:
                 companions.drop(x)
             else:
                 companions.put(x, value, *errors)
-        companion = self.without.held(x) if made.values else None
+        companion = self.without.of(x) if made.values else None
         note = note if companion is None else replace(note, of=(*note.of, (key(x), companion)))
         self._notes[key(x)] = StorageWeakRef(x.untyped_storage()), note
         self._new += 1
         if self._new >= _SWEEP:
             self._new = 0
-            self._notes = {k: found for k, found in self._notes.items() if not found[0].expired()}
+            self._notes = {k: kept for k, kept in self._notes.items() if not kept[0].expired()}
 
 
 def _is_number(x: Any) -> bool:

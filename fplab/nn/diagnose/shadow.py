@@ -73,7 +73,7 @@ class Following(Operations):
         if noted:
             with torch._C._DisableTorchDispatch(), torch.no_grad():
                 quantising.confirm(Step(event, run, {}, set()))
-        inputs = among((event.args, *event.kwargs.values()), lambda x: companions.held(x) is not None)
+        inputs = among((event.args, *event.kwargs.values()), lambda x: companions.of(x) is not None)
         integers = not all(map(floating, inputs))
         if integers and not (func.is_view or event.name in exact_operations.INTEGRAL | exact_operations.MOVES):
             inputs, integers = [x for x in inputs if floating(x)], False
@@ -82,14 +82,14 @@ class Following(Operations):
             run.anew[left] += 1
         if not (inputs or noted) or exact_operations.makes(func):
             return event.run()  # integers and masks, and new data: exact by what they are
-        companion = [h for x in inputs if (h := companions.held(x)) is not None]
+        inexact = [h for x in inputs if (h := companions.of(x)) is not None]
         learned = {id(x) for x in inputs if x.requires_grad}
-        for x in inputs if companion and run.recording else ():
+        for x in inputs if inexact and run.recording else ():
             leaf = x.requires_grad and x.is_leaf and not x._is_view()
-            if leaf and companions.held(x) is not None:
+            if leaf and companions.of(x) is not None:
                 run.leaves.setdefault(id(x), (x, run.here))
         whole = (lambda x: True) if integers or exact_operations.narrows(event) else None
-        if companion and whole is None:
+        if inexact and whole is None:
             with torch._C._DisableTorchDispatch():
                 whole = (lambda x: True) if exact_operations.keeps_all(event) else None
         written = event.written
@@ -107,7 +107,7 @@ class Following(Operations):
         fresh = [x for x in results if key(x) not in known]
         one_dtype = len({x.dtype for x in (*inputs, *fresh)}) == 1
         moves = exact_operations.moves(func) or (one_dtype and exact_operations.casts(func))
-        if not (writes or fresh or noted) or (moves and not companion and not noted):
+        if not (writes or fresh or noted) or (moves and not inexact and not noted):
             return result
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             step = Step(event, run, before, learned)
@@ -116,15 +116,15 @@ class Following(Operations):
                 with suppress(*UNFOLLOWED):
                     made = quantising.made(step)
             if exact_operations.random(func) and name_of(func) != "native_dropout":
-                run.begin_anew(func, writes, bool(companion))
-            elif (writes or fresh) and not (moves and not companion):
-                self._follow(step, companion, writes, fresh, moves)
+                run.begin_anew(func, writes, bool(inexact))
+            elif (writes or fresh) and not (moves and not inexact):
+                self._follow(step, inexact, writes, fresh, moves)
             if noted:
                 run.keep(event, made)
         return result
 
     def _follow(
-        self, step: Step, held: list[Companion], writes: list[Tensor], fresh: list[Tensor], moves: bool
+        self, step: Step, inexact: list[Companion], writes: list[Tensor], fresh: list[Tensor], moves: bool
     ) -> None:
         """The companions of one operation's results."""
         run, companions, before, learned = self.run, self.run.companions, step.before, step.learned
@@ -132,12 +132,12 @@ class Following(Operations):
         try:
             if any(own[id(x)].shape != x.shape for x in writes):
                 raise RuntimeError("an out= that was resized")
-            for x in [x for x in writes if held and companions.held(x) is None]:
+            for x in [x for x in writes if inexact and companions.of(x) is None]:
                 companions.put(x, copied(companions.widened(before[id(x)])))
             local = None if moves else step.on(step.computed, own)
-            mixed = self._on_exact_data(step, writes) if held else None
+            mixed = self._on_exact_data(step, writes) if inexact else None
             true, exact = own, local
-            if held:
+            if inexact:
                 true = {id(x): companions.open(x) for x in writes}
                 exact = step.on(step.exactly, true)
         except UNFOLLOWED:
@@ -153,15 +153,15 @@ class Following(Operations):
         for real, within, value, other in result:
             if isinstance(within, Tensor) and within.shape == real.shape and real.numel():
                 if moves:
-                    relative = max((h.relative for h in held), default=0.0)
-                    most = max(held, key=lambda h: h.error)
-                    companions.put(real, value, relative, max(h.worst for h in held), most.origin, most.error)
+                    relative = max((h.relative for h in inexact), default=0.0)
+                    most = max(inexact, key=lambda h: h.error)
+                    companions.put(real, value, relative, max(h.worst for h in inexact), most.origin, most.error)
                     within, tally = companions.widened(wide(real)), None
                 else:
-                    tally = run.judge(step, real, within, value, held)
+                    tally = run.judge(step, real, within, value, inexact)
                 if mixed is not None and other is not None:
                     run.follow_data(real, within, other, mixed.origin, tally)
-        for x in writes if held and learned and run.recording else ():
+        for x in writes if inexact and learned and run.recording else ():
             if id(x) not in learned:
                 run.follow_rest(x)
 
@@ -173,14 +173,14 @@ class Following(Operations):
         its results' gradients tell.
         """
         companions, region, learned = self.run.companions, self.run.region, step.learned
-        operands = among((step.event.args, *step.event.kwargs.values()), lambda x: companions.held(x) is not None)
-        data = [h for x in operands if id(x) not in learned and (h := companions.held(x)) is not None]
+        operands = among((step.event.args, *step.event.kwargs.values()), lambda x: companions.of(x) is not None)
+        data = [h for x in operands if id(x) not in learned and (h := companions.of(x)) is not None]
         if region is None and not (self.run.recording and learned):
             return None
         origins = [h for h in data if h.origin is not None]
         if region is not None:
-            inside = [h for x in operands if (h := region.held(x)) is not None]
-            if not inside and not any(companions.held(x) is not None for x in operands if id(x) in learned):
+            inside = [h for x in operands if (h := region.of(x)) is not None]
+            if not inside and not any(companions.of(x) is not None for x in operands if id(x) in learned):
                 return None  # the exact values are those of what the function was given
             origins = [h for h in inside if h.origin is not None] or origins
         elif not origins:
@@ -242,10 +242,10 @@ class Shadow:
     @property
     def bytes(self) -> int:
         """Bytes that companions take now."""
-        held = self._run.companions, self._run.quantising.without
-        for companions in held:
+        stores = self._run.companions, self._run.quantising.without
+        for companions in stores:
             companions.sweep()
-        return sum(companions.bytes for companions in held)
+        return sum(companions.bytes for companions in stores)
 
     def report(self) -> Report:
         """Where error was born and where it grew, so far; ``str`` of it is the waterfall over the layers."""

@@ -237,9 +237,12 @@ def _constant(run: Run, layer: str) -> Constant | None:
     return next((c for c in run.constants.values() if c.where.layer == layer), None)
 
 
-def _vanished(found: Constant) -> Text:
+def _vanished(constant: Constant) -> Text:
     return VANISHED.fill(
-        value=found.value, format=found.where.format, smallest=found.smallest, operation=found.where.operation
+        value=constant.value,
+        format=constant.where.format,
+        smallest=constant.smallest,
+        operation=constant.where.operation,
     )
 
 

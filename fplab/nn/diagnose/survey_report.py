@@ -142,13 +142,13 @@ class Survey(Report):
 
 
 def collected(
-    choices: Iterable[str], found: Mapping[tuple[str, int], Measured]
+    choices: Iterable[str], measurements: Mapping[tuple[str, int], Measured]
 ) -> tuple[tuple[Row, ...], dict[str, tuple[Whole, Whole]], dict[str, dict[str, float]], dict[str, int]]:
     """Rows and wholes over the batches; for each layer and choice what it adds to the loss at most; and its work."""
     rows, wholes, macs = [], {}, dict[str, int]()
     effects: dict[str, dict[str, float]] = {}
     for choice in choices:
-        mine = [measured for (name, _), measured in found.items() if name == choice]
+        mine = [measured for (name, _), measured in measurements.items() if name == choice]
         means, spreads = zip(*(_over([float(w[i]) for w in (m.whole for m in mine)]) for i in range(6)), strict=True)
         wholes[choice] = Whole(*means), Whole(*spreads)
         by: dict[tuple[str, str], list[Local]] = {}

@@ -305,9 +305,9 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
     def _take_gradients(self, moving: list[Parameter]) -> None:
         parts = self._parts(moving)
         values = parts.join(_gradient, "gradients")
-        held = getattr(self._optimizer, "grad_scale", None)  # given to a fused optimizer, which unscales by itself
-        if isinstance(held, torch.Tensor):
-            values = values / np.float32(held.item())
+        grad_scale = getattr(self._optimizer, "grad_scale", None)  # of a fused one, which unscales by itself
+        if isinstance(grad_scale, torch.Tensor):
+            values = values / np.float32(grad_scale.item())
         self._gradients = parts, values
         self._see_parts("weight gradients", parts, values, count=True)
 
@@ -356,21 +356,21 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
             self._tables.add_parts(kind, parts.layers, result, parts.layer_offsets)
 
     def _scanned(
-        self, kind: str, layer: str, tensor: str, scanned: tuple[int, int, int], found: Array | DeviceBits,
+        self, kind: str, layer: str, tensor: str, scanned: tuple[int, int, int], words: Array | DeviceBits,
         made_of: Ingredients = nothing,
     ) -> None:  # fmt: skip
         """A tensor has been read: keep its print, and notice what is not finite."""
-        self._fingerprints.add(kind, tensor, scanned, found)
+        self._fingerprints.add(kind, tensor, scanned, words)
         if scanned[0] < INFINITY:
             if self._sound:
                 self._largest[kind, tensor] = self.steps, scanned[0]
             return
-        found = fetched(found)
-        if self.first_kept is None and not self._pending and not (kind == "input" and masks(found)):
+        words = fetched(words)
+        if self.first_kept is None and not self._pending and not (kind == "input" and masks(words)):
             behind = self._behind(made_of)
             if kind == "updates":
                 behind = behind or self._broken_before(tensor)
-            event = behind or self._event(kind, layer, tensor, found)
+            event = behind or self._event(kind, layer, tensor, words)
             if event.below:
                 self._below = self._below or event
             else:
@@ -400,15 +400,15 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
             return None
         return self._event("weights", p.layer, p.name, result)._replace(elsewhere=True)
 
-    def _event(self, kind: str, layer: str, tensor: str, found: Array) -> NonFinite:
+    def _event(self, kind: str, layer: str, tensor: str, words: Array) -> NonFinite:
         """What is to be said of a tensor that is not finite."""
-        bad = broken(found)
-        nan = int(((found & 0x7FFFFFFF) > INFINITY).sum())
+        bad = broken(words)
+        nan = int(((words & 0x7FFFFFFF) > INFINITY).sum())
         was = self._largest.get((kind, tensor)) or self._largest.get((f"initial {kind}", tensor))
         before = (was[0], float(np.uint32(was[1]).view(np.float32))) if was else None
         return NonFinite(
-            self.steps, kind, layer, tensor, int(bad.sum()) - nan, nan, found.size, int(np.argmax(bad)), before,
-            self._scale, below=kind == "activations" and only_below(found),
+            self.steps, kind, layer, tensor, int(bad.sum()) - nan, nan, words.size, int(np.argmax(bad)), before,
+            self._scale, below=kind == "activations" and only_below(words),
         )  # fmt: skip
 
     @quotes_call
@@ -441,13 +441,13 @@ def _gradient(p: Parameter) -> torch.Tensor:
     return p.tensor.grad if p.tensor.grad is not None else torch.zeros_like(p.tensor)
 
 
-def _unscaled(found: Array | DeviceBits, scale: float) -> tuple[Array | DeviceBits, int]:
+def _unscaled(words: Array | DeviceBits, scale: float) -> tuple[Array | DeviceBits, int]:
     """Bits and the shift by which they count as divided by a scale: exact for a power of two."""
     mantissa, exponent = math.frexp(scale)
     if mantissa == 0.5 and abs(exponent - 1) <= REACH:
-        return found, exponent - 1
+        return words, exponent - 1
     with np.errstate(all="ignore"):
-        return (fetched(found).view(np.float32) * np.float32(1 / scale)).view(np.uint32), 0
+        return (fetched(words).view(np.float32) * np.float32(1 / scale)).view(np.uint32), 0
 
 
 def _rate(optimizer: Any) -> bool:

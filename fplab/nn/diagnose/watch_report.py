@@ -269,9 +269,9 @@ def _broken(seen: Seen) -> list[Text]:
     return lines
 
 
-def _unresolved(found: tuple[Row, ...], limits: Limits) -> list[Text]:
+def _unresolved(judged: tuple[Row, ...], limits: Limits) -> list[Text]:
     """How many gradients FP32's own rounding has made, where so many of a layer would have changed a verdict."""
-    tables = [r.table for r in found if r.kind in GRADIENTS and r.binades]
+    tables = [r.table for r in judged if r.kind in GRADIENTS and r.binades]
     counts = [(int(t[:SPECIAL].sum()), int(resolved(t)[:SPECIAL].sum())) for t in tables]
     if not any(nonzero - above > limits.vanish * nonzero for nonzero, above in counts):
         return []
@@ -298,14 +298,14 @@ def _scale_needed(name: str, s: LossScale) -> Text:
     return words.NO_SCALE.fill(format=name, log2=s.log2, layers=layers, evidence=evidence, at=at)
 
 
-def _kept_wide(seen: Seen, found: tuple[Row, ...], limits: Limits) -> list[Text]:
+def _kept_wide(seen: Seen, judged: tuple[Row, ...], limits: Limits) -> list[Text]:
     """What must stay FP32; nothing is said where no candidate has 16 bits."""
     wide = [f for f in seen.formats if f.bits >= 16]
     if not wide:
         return []
-    lines = _master_copy(seen, found, wide, limits)
-    for kind in dict.fromkeys(r.kind for r in found if r.kind.startswith("state")):
-        mine = [r for r in found if r.kind == kind]
+    lines = _master_copy(seen, judged, wide, limits)
+    for kind in dict.fromkeys(r.kind for r in judged if r.kind.startswith("state")):
+        mine = [r for r in judged if r.kind == kind]
         unfit = [r for r in mine if all(r.choices[b] is None for b in r.choices if b >= 16)]
         if unfit:
             lost = [r.lost for r in mine if r.lost is not None]
@@ -315,7 +315,7 @@ def _kept_wide(seen: Seen, found: tuple[Row, ...], limits: Limits) -> list[Text]
             )
             lines.append(words.advice(words.STAYS, text))
     for kind in ("activations", *GRADIENTS):
-        layers = [r.layer for r in found if r.kind == kind and any(b >= 16 for b in r.choices)
+        layers = [r.layer for r in judged if r.kind == kind and any(b >= 16 for b in r.choices)
                   and all(r.choices[b] is None for b in r.choices if b >= 16)]  # fmt: skip
         if layers:
             text = words.OF_LAYERS.fill(kind=words.kind(kind), layers=words.named(layers, 4, words.MORE_LAYERS))
@@ -323,12 +323,12 @@ def _kept_wide(seen: Seen, found: tuple[Row, ...], limits: Limits) -> list[Text]
     return lines
 
 
-def _master_copy(seen: Seen, found: tuple[Row, ...], wide: list[Format], limits: Limits) -> list[Text]:
+def _master_copy(seen: Seen, judged: tuple[Row, ...], wide: list[Format], limits: Limits) -> list[Text]:
     """Whether the weights need an FP32 copy, and how many of their updates each format would lose.
 
     Updates that are lost already, because the weights are held in a narrow format, are lost in every candidate.
     """
-    by_layer = {r.layer: r.lost for r in found if r.kind == "updates" and r.lost is not None and r.lost.pushed}
+    by_layer = {r.layer: r.lost for r in judged if r.kind == "updates" and r.lost is not None and r.lost.pushed}
     if not by_layer:
         return []
     total = merged(list(by_layer.values()))
@@ -359,12 +359,12 @@ def _worst(by_layer: dict[str, Lost], total: Lost, fmt: str) -> Text:
     return words.WORST.fill(share=share, layer=worst, most=percent(most)) if most else verbatim(share)
 
 
-def _narrower(found: tuple[Row, ...], seen: Seen) -> list[Text]:
+def _narrower(judged: tuple[Row, ...], seen: Seen) -> list[Text]:
     """For each width, in which formats how many tensors of a kind could be held."""
     lines = []
     for bits in widths(seen.formats):
         for name, kinds in (("weights", ("weights",)), ("activations", ("activations",)), ("gradients", GRADIENTS)):
-            choices = [r.choices[bits] for r in found if r.kind in kinds]
+            choices = [r.choices[bits] for r in judged if r.kind in kinds]
             if choices:
                 fit = [c.format.name for c in choices if c is not None]
                 text = _fitting(name, fit, len(choices), own_scale=bits < 16)
