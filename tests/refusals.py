@@ -31,6 +31,12 @@ def _test(holds: Callable[[str, str], Any]) -> Callable[..., Callable[..., None]
     return make
 
 
+def refuses(call: Callable[[], object], text: str) -> None:
+    """A call raises an error that matches a text."""
+    with pytest.raises(LabError, match=text):
+        call()
+
+
 saying = _test(lambda text, said: text in said)
 matching = _test(re.search)
 beginning = _test(lambda text, said: said.startswith(text))

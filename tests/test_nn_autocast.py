@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from autocast_calls import CALLS, CUDA_ONLY, overload
+from refusals import refuses
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F  # noqa: N812
@@ -408,12 +409,9 @@ def on_fake_cuda(module: nn.Module) -> nn.Module:
 
 # --- bad input ------------------------------------------------------------------------------------------------------
 def test_what_it_refuses() -> None:
-    with pytest.raises(LabError, match=r"autocast\('fp61'\): unknown autocast dtype 'fp61'.*Did you mean 'fp16'"):
-        autocast("fp61")
-    with pytest.raises(LabError, match=r"dtype=torch.float32 is not one that CUDA's autocast takes; allowed: torch."):
-        autocast(FULL)
-    with pytest.raises(LabError, match=r"unknown product 'fp32'. Allowed: float32, torch."):
-        autocast("fp16", product="fp32")
+    refuses(lambda: autocast("fp61"), r"autocast\('fp61'\): unknown autocast dtype 'fp61'.*Did you mean 'fp16'")
+    refuses(lambda: autocast(FULL), r"dtype=torch.float32 is not one that CUDA's autocast takes; allowed: torch.")
+    refuses(lambda: autocast("fp16", product="fp32"), r"unknown product 'fp32'. Allowed: float32, torch.")
     assert set(DTYPES) == {"fp16", "bf16"}
     x = torch.rand(2, 2)
     for given, dtype in (("float16", HALF), ("BFloat16", BRAIN), ("half", HALF), (BRAIN, BRAIN)):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from emulated import cancelling, check, product, random, same
+from refusals import refuses
 from torch.nn import functional
 
 from fplab.errors import LabError
@@ -173,7 +174,6 @@ def test_backward_after_the_block(name: str) -> None:
     else:
         want = (product(g, b.mT), product(a.mT, g))
     for got, right, own in zip((a.grad, b.grad), want, (p.grad, q.grad), strict=True):
-        assert got is not None
         assert own is not None
         assert same(got, right)
         if not (name == "dot" or (name == "mv" and got is a.grad)):
@@ -206,12 +206,10 @@ def test_one_block_in_another_and_after_another() -> None:
     assert same(one, volta)
     assert same(two, hopper)
     assert same(three, volta)
-    assert x.grad is not None
     check(x.grad, product(g, W.t(), gpu="V100"), product(g, W.t()))
     x.grad = None
     with emulate("V100", "fp16"):
         two.backward(g)
-    assert x.grad is not None
     check(x.grad, product(g, W.t()), product(g, W.t(), gpu="V100"))
     assert {row.phase for row in inner.report().rows} == {"forward", "backward"}
     assert sum(row.count for row in outer.report().rows) == 4
@@ -276,10 +274,8 @@ def test_operands_that_do_not_fit_are_refused() -> None:
             torch.mm(X, W.half())
         with pytest.raises(LabError, match=r"mm of int64 is not emulated \(a matrix unit takes dense tensors"):
             torch.mm(X.long(), W.long())
-        with pytest.raises(LabError, match=r"mm of sparse_coo is not emulated"):
-            torch.mm(X.to_sparse(), W)
-        with pytest.raises(LabError, match=r"mm of tensors of shapes .*: 72 columns by 24 rows"):
-            torch.mm(X, W.t())
+        refuses(lambda: torch.mm(X.to_sparse(), W), r"mm of sparse_coo is not emulated")
+        refuses(lambda: torch.mm(X, W.t()), r"mm of tensors of shapes .*: 72 columns by 24 rows")
 
 
 def test_a_report_names_the_unit_of_every_step() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from emulated import random
+from refusals import refuses
 from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
@@ -66,8 +67,7 @@ def test_an_unemulated_product_in_the_backward_pass_after_the_block_raises_and_l
     x = random(3, 3, grad=True)
     with emulate("H100", "fp16"):
         y = Solves.apply(x)
-    with pytest.raises(LabError, match="linalg_inv_ex is not emulated"):
-        y.backward(torch.eye(3))
+    refuses(lambda: y.backward(torch.eye(3)), "linalg_inv_ex is not emulated")
     assert _len_torch_dispatch_stack() == 0
     assert torch.equal(torch.mm(X, W), X @ W)
 

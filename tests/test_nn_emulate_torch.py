@@ -32,9 +32,7 @@ def test_autocast_gives_half_results_rounded_once() -> None:
     a, b = x.detach().half(), w.detach().half()
     assert y.dtype == torch.float16
     check(y, product(a, b, gpu="V100"), a @ b)
-    assert x.grad is not None
     assert same(x.grad, product(G.half(), b.t(), gpu="V100").float())
-    assert w.grad is not None
     assert same(w.grad, product(a.t(), G.half(), gpu="V100").float())
 
 
@@ -217,7 +215,6 @@ def test_func_grad_and_vmap() -> None:
         w = leaf(W)
         loss_of(w, X).backward()
         one = torch.func.grad(loss_of)(W, X[2:3])
-    assert w.grad is not None
     check(got, w.grad, torch.func.grad(loss_of)(W, X))
     check(each[2], one, torch.func.grad(loss_of)(W, X[2:3]))
 
@@ -285,7 +282,6 @@ def test_a_function_with_a_backward_of_its_own(output: int) -> None:
         y = Stranger.apply(x, w)[output]
     g = G if output < 2 else functional.pad(G[1:], (0, 0, 1, 0))
     y.backward(G[40 - len(y) :])
-    assert x.grad is not None
     assert w.grad is not None
     check(x.grad, product(g, W.t(), gpu="V100"), g @ W.t())
     check(w.grad, product(X.t(), g, gpu="V100"), X.t() @ g)
@@ -305,7 +301,6 @@ def test_nodes_from_before_the_block_stay_torch_s_own() -> None:
     x = leaf(X)
     mixed(x).backward()
     own = torch.func.grad(plain)(X)
-    assert x.grad is not None
     assert same(x.grad, own)
     assert same(torch.func.grad(mixed)(X), own)
 
@@ -384,7 +379,6 @@ def test_gradients_have_a_format_of_their_own(late: bool) -> None:
         y.backward(G)
     given = {"store": None}
     check(y, product(X, W, inputs="e4m3", **given), X @ W)
-    assert x.grad is not None
     assert w.grad is not None
     check(x.grad, product(G, W.t(), inputs="e5m2*e4m3", **given), product(G, W.t(), inputs="e4m3", **given))
     check(w.grad, product(X.t(), G, inputs="e4m3*e5m2", **given), product(X.t(), G, inputs="e4m3", **given))

@@ -14,11 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.text import Text
+from refusals import refuses
 from torch import nn
 from torch.nn import functional
 
 import fplab
-from fplab.errors import LabError
 from fplab.nn import Recipe, emulate, survey
 from fplab.nn.diagnose import format_assignment
 from fplab.nn.diagnose.layer_errors import width
@@ -397,8 +397,7 @@ def test_files_hold_the_numbers_in_full(found, tmp_path):
 
 def test_what_is_no_folder_is_refused_in_a_sentence(found, tmp_path):
     (tmp_path / "taken").touch()
-    with pytest.raises(LabError, match=r"cannot write '.*survey\.csv': "):
-        found.save(tmp_path / "taken")
+    refuses(lambda: found.save(tmp_path / "taken"), r"cannot write '.*survey\.csv': ")
 
 
 @pytest.mark.parametrize(
@@ -420,5 +419,4 @@ def test_what_is_no_folder_is_refused_in_a_sentence(found, tmp_path):
     ],
 )  # fmt: skip
 def test_errors_say_what_is_allowed(call, words):
-    with pytest.raises(LabError, match=words):
-        call()
+    refuses(lambda: call(), words)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from watched import loop, mlp, step
+from watched import loop, mlp, step, watched
 
 import fplab
 from fplab import training
@@ -41,9 +41,7 @@ def hooks_of(model: nn.Module) -> int:
 # --- what is counted -----------------------------------------------------------------------------------------------
 def test_every_value_of_every_kind_is_counted_once():
     model = mlp()
-    optimizer = torch.optim.Adam(model.parameters())
-    with watch(model, optimizer, every=1) as seen:
-        loop(model, optimizer)
+    seen = watched(model, torch.optim.Adam(model.parameters()))
     assert seen.steps == 3
     assert seen.kinds == (
         "activations", "activation gradients", "weight gradients", "updates", "weights",
@@ -122,11 +120,11 @@ def test_states_and_what_they_would_lose():
 
 def test_watching_changes_no_bit_of_the_run():
     finals = []
-    for watched in (False, True):
+    for is_watched in (False, True):
         torch.manual_seed(4)
         model = mlp(nn.Dropout(0.5))
         optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-        if watched:
+        if is_watched:
             with watch(model, optimizer, every=1):
                 loop(model, optimizer)
         else:
@@ -231,17 +229,13 @@ def test_shared_tied_frozen_unused_in_place_and_dictionaries():
 
 def test_an_lstm_and_a_transformer_of_torch_s():
     lstm = nn.LSTM(6, 5, num_layers=2)
-    optimizer = torch.optim.RMSprop(lstm.parameters())
-    with watch(lstm, optimizer, every=1) as seen:
-        loop(lstm, optimizer, loss=lambda out: out[0].square().mean())
+    seen = watched(lstm, torch.optim.RMSprop(lstm.parameters()), loss=lambda out: out[0].square().mean())
     assert seen.layers() == ("model",)
     assert total(seen, "activations") == 3 * (5 * 5 + 2 * 5 + 2 * 5)  # unbatched: outputs, h and c of both layers
     assert total(seen, "activation gradients") == 3 * 25
     layer = nn.TransformerEncoderLayer(6, 2, 12, dropout=0.1, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    optimizer = torch.optim.NAdam(encoder.parameters())
-    with watch(encoder, optimizer, every=1) as seen:
-        loop(encoder, optimizer)
+    seen = watched(encoder, torch.optim.NAdam(encoder.parameters()))
     assert "layers.1.self_attn" in seen.layers("activations")
     assert "layers.0.self_attn.out_proj" in seen.layers("weights")
     assert total(seen, "activations", "layers.0.linear1") == 3 * 5 * 12
@@ -262,9 +256,7 @@ def test_a_checkpointed_forward_is_counted_once(reentrant):
             return out * 2
 
     model = Model()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with watch(model, optimizer, every=1) as seen:
-        loop(model, optimizer)
+    seen = watched(model)
     assert total(seen, "activations", "body.one") == 3 * 40
     assert total(seen, "activation gradients", "body.one") == 3 * 40
     assert total(seen, "weight gradients", "body.one") == 3 * 56
@@ -317,9 +309,7 @@ def test_lbfgs_with_its_closure():
 )  # fmt: skip
 def test_optimizers_of_every_kind(make):
     model = mlp()
-    optimizer = make(model.parameters())
-    with watch(model, optimizer, every=1) as seen:
-        loop(model, optimizer)
+    seen = watched(model, make(model.parameters()))
     assert total(seen, "updates") == 3 * 92
     assert any(kind.startswith("state ") for kind in seen.kinds)
     assert seen.report().steps == 3
@@ -332,9 +322,7 @@ def test_a_step_that_calls_its_base_s_step_is_one_step():
 
     torch.optim.SGD(mlp().parameters(), 0.1)  # the base's own step now has hooks too
     model = mlp()
-    optimizer = Mine(model.parameters(), 0.1)
-    with watch(model, optimizer, every=1) as seen:
-        loop(model, optimizer)
+    seen = watched(model, Mine(model.parameters(), 0.1))
     assert seen.steps == 3
     assert total(seen, "updates") == total(seen, "weight gradients") == 3 * 92
 
@@ -411,9 +399,7 @@ def test_what_cannot_be_read_is_named():
             return torch.func.vmap(self.body)(x)
 
     model = Hidden()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with watch(model, optimizer, every=1) as seen:
-        loop(model, optimizer)
+    seen = watched(model)
     assert "activations of body.one" in seen.unread
     assert "not read" in str(seen.report())
     assert total(seen, "weight gradients") == 3 * 92

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from refusals import refuses
 from torch import nn
-from watched import loop, mlp
+from watched import loop, mlp, watched
 
 from fplab.errors import LabError
 from fplab.nn import watch
@@ -11,12 +12,10 @@ from fplab.nn import watch
 
 def test_errors_quote_the_call():
     model = mlp()
-    with pytest.raises(LabError, match=r"^fplab\.nn\.watch\(<Sequential>, 3\): optimizer is a int without step"):
-        watch(model, 3)
+    refuses(lambda: watch(model, 3), r"^fplab\.nn\.watch\(<Sequential>, 3\): optimizer is a int without step")
     seen = watch(model, torch.optim.SGD(model.parameters(), 0.1))
     assert str(seen).startswith("<fplab.nn.diagnose.watch.watch object")
-    with pytest.raises(LabError, match=r"^fplab\.nn\.watch\.report\(\): no step was taken inside the block"):
-        seen.report()
+    refuses(lambda: seen.report(), r"^fplab\.nn\.watch\.report\(\): no step was taken inside the block")
     with pytest.raises(LabError, match=r"^fplab\.nn\.watch\.fates\('fp16', 'weight'\): unknown kind 'weight'"):
         seen.fates("fp16", "weight")
 
@@ -26,12 +25,8 @@ def test_a_report_without_a_step():
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with watch(model, optimizer) as seen:
         model(torch.randn(5, 6)).sum().backward()
-    with pytest.raises(
-        LabError, match=r"no step was taken inside the block: the optimizer's step\(\) was never called"
-    ):
-        seen.report()
-    with pytest.raises(LabError, match="saw no step, so there is nothing to compare"):
-        watch.compare(seen, seen)
+    refuses(lambda: seen.report(), r"no step was taken inside the block: the optimizer's step\(\) was never called")
+    refuses(lambda: watch.compare(seen, seen), "saw no step, so there is nothing to compare")
 
 
 def test_an_optimizer_of_another_model():
@@ -55,8 +50,7 @@ def test_a_watch_inside_a_watch_and_one_used_twice():
         with pytest.raises(LabError, match=r"a watch \(on Sequential\) is open already: one watch sees every step"):
             watch(model, optimizer).__enter__()
         loop(model, optimizer, 1)
-    with pytest.raises(LabError, match="this watch has seen a run; make a new one"):
-        seen.__enter__()
+    refuses(lambda: seen.__enter__(), "this watch has seen a run; make a new one")
 
 
 @pytest.mark.parametrize(
@@ -73,8 +67,7 @@ def test_a_watch_inside_a_watch_and_one_used_twice():
 def test_arguments_that_do_not_fit(given, text):
     model = mlp()
     arguments = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.1)} | given
-    with pytest.raises(LabError, match=text):
-        watch(**arguments)
+    refuses(lambda: watch(**arguments), text)
 
 
 def test_a_compiled_model_is_refused():
@@ -85,16 +78,10 @@ def test_a_compiled_model_is_refused():
 
 def test_questions_that_do_not_fit():
     model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with watch(model, optimizer) as seen:
-        loop(model, optimizer)
+    seen = watched(model, every=8)
     with pytest.raises(LabError, match=r"unknown kind 'weight'\. Allowed: .*weights.* Did you mean 'weights'\?"):
         seen.fates("fp16", "weight")
-    with pytest.raises(LabError, match=r"unknown layer 'act'\. Allowed: one, two\."):
-        seen.fates("fp16", "weights", "act")
-    with pytest.raises(LabError, match=r"unknown layer 'act'\. Allowed: one, two\."):
-        seen.lost("act")
-    with pytest.raises(LabError, match="log2_scale=65 is not possible; allowed: -64 to 64"):
-        seen.fates("fp16", "weights", log2_scale=65)
-    with pytest.raises(LabError, match="tolerance=1 is no share; allowed: 0 <= tolerance < 1"):
-        seen.report(tolerance=1)
+    refuses(lambda: seen.fates("fp16", "weights", "act"), r"unknown layer 'act'\. Allowed: one, two\.")
+    refuses(lambda: seen.lost("act"), r"unknown layer 'act'\. Allowed: one, two\.")
+    refuses(lambda: seen.fates("fp16", "weights", log2_scale=65), "log2_scale=65 is not possible; allowed: -64 to 64")
+    refuses(lambda: seen.report(tolerance=1), "tolerance=1 is no share; allowed: 0 <= tolerance < 1")

@@ -70,7 +70,6 @@ def test_what_broke_outside_the_optimizer_is_named_rather_than_the_layer_that_sh
                     model.get_submodule("first").weight.data.fill_(3e38)
             step(optimizer, model(torch.ones(2, 4)).square().sum())
     first = seen.first
-    assert first is not None
     assert (first.step, first.kind, first.tensor, first.layer) == (4, kind, tensor, layer)
     assert cause in first.cause
     assert (first.before is not None) == (kind in ("weights", "activations"))
@@ -118,7 +117,6 @@ def test_a_mask_of_minus_infinities_is_no_broken_input():
     with watch(model, optimizer, every=1) as seen:
         for i in range(3):
             step(optimizer, model(torch.ones(3, 3), mask + (math.inf if i == 2 else 0)).square().sum())
-    assert seen.first is not None
     assert (seen.first.step, seen.first.kind) == (2, "input")
 
 
@@ -145,12 +143,10 @@ def test_a_mask_that_a_layer_returns_is_named_and_hides_nothing_that_breaks_late
         for i in range(4):
             model.broken = math.nan if breaks and i == 2 else 1.0
             step(optimizer, nn.functional.cross_entropy(model(torch.eye(4)), torch.tensor([0, 1, 0, 1])))
-    assert seen.first is not None
     assert (seen.first.step, seen.first.layer, seen.first.infinite, seen.first.harmless) == (0, "model", 4, True)
     assert "a mask, or a logarithm of zero that the loss never used" in unbroken(seen.report())
     assert ("the run broke at step 2" in unbroken(seen.report())) == breaks
     if breaks:
-        assert seen.first_kept is not None
         assert (seen.first_kept.step, seen.first_kept.kind) == (2, "activations")
         assert seen.first_kept.nan > 0
         assert seen.first_kept.before is None  # this tensor never was finite
@@ -167,9 +163,7 @@ def test_after_a_mask_it_is_still_known_when_a_tensor_was_last_finite():
             if i == 3:
                 model.logits.weight.data[0, 0] = math.nan
             step(optimizer, nn.functional.cross_entropy(model(torch.eye(4)), torch.tensor([0, 1, 0, 1])))
-    assert seen.first_kept is not None
     assert (seen.first_kept.step, seen.first_kept.kind, seen.first_kept.tensor) == (3, "weights", "logits.weight")
-    assert seen.first_kept.before is not None
     assert seen.first_kept.before[0] == 2
 
 

@@ -86,6 +86,14 @@ def loop(
         step(optimizer, loss(out) if loss else out.square().mean())
 
 
+def watched(model: nn.Module, optimizer: Any = None, *args: Any, every: int = 1, **options: Any) -> watch:
+    """What is seen of a model in the loop, under plain SGD where no optimizer is given."""
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1)
+    with watch(model, optimizer, every=every) as seen:
+        loop(model, optimizer, *args, **options)
+    return seen
+
+
 def unbroken(report: Any) -> str:
     """A report's text, whose lines are broken between words, on one line with single spaces."""
     return " ".join(str(report).split())
