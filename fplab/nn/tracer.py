@@ -170,8 +170,8 @@ class _Thread(threading.local):
 class Layers:
     """The modules that are running in each thread, found by hooks on all modules.
 
-    ``met``: told a model's parts with their names, itself first, when it is first called. ``leaving``: told of what a
-    layer, by its name, has given. ``lock``: held while layers are named, which are all threads'.
+    ``met`` receives a model's parts with their names, itself first, when it is first called; ``leaving`` a layer's name
+    and output. ``lock``: held while layers are named, which are all threads'.
     """
 
     leaving: Callable[[str, Any], None] | None = None
@@ -248,7 +248,7 @@ def functions(inside: Callable[[Any], AbstractContextManager[list[Any]]]) -> Abs
 
 @contextmanager
 def updates(optimizer: Any, before: Callable[[bool], None], after: Callable[[], None]) -> Iterator[None]:
-    """Within the block every step of an optimizer is told, before it (whether it has a closure) and after it.
+    """Within the block report every step of an optimizer, before it (whether it has a closure) and after it.
 
     torch's are seen by their hooks, others by their ``step``.
     """
@@ -277,7 +277,7 @@ def updates(optimizer: Any, before: Callable[[bool], None], after: Callable[[], 
 def scaled_losses(
     scaler: Any, scaled: Callable[[Any, Any, Any], None], steps: Callable[[], int], skipped: Callable[[Any], None]
 ) -> Iterator[None]:
-    """Within the block every loss that a scaler scales is told (scaler, loss, scaled), and every step that it skips.
+    """Within the block report every loss that a scaler scales (scaler, loss, scaled), and every step that it skips.
 
     torch's ``GradScaler`` is noticed by itself; another class with ``scale``, ``step`` and ``get_scale`` is if given.
     ``steps``: how many there were so far, by which a skipped one (told its optimizer) is known.

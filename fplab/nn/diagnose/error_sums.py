@@ -1,4 +1,4 @@
-"""What a shadowed run is told of every operation, and how much of the last value's error each layer brought about."""
+"""The errors of every operation of a shadowed run, and what each layer's do to the last value."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ class Run(Layers):
 
     @contextmanager
     def inside(self, given: Any) -> Iterator[list[Any]]:
-        """While a function of its own computes; it is told the results, and their errors are weighed as one."""
+        """While a function of its own computes; its results are appended, and their errors weighed as one."""
         results: list[Any] = []
         if self.region is not None:  # inside another
             yield results

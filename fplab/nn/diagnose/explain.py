@@ -38,7 +38,7 @@ def explain(
     ``a``, ``b``: what each way is, a :class:`Way` or its parts: ``{"gpu": "A100", "inputs": "fp16"}``; ``{}`` is
     torch's own arithmetic. ``output(model, batch)``: gives the tensor to be explained: a loss, logits, log-
     probabilities; None calls the model with the batch and takes its logits. ``most``: try so many layers at most, those
-    whose own difference is largest. ``progress``: is told the estimated time; None prints it.
+    whose own difference is largest. ``progress``: receives the estimated time; None prints it.
 
     A layer's own work is what runs in it and in no layer inside it. Every layer that gives other values in the two ways
     on the same operands is put into way b alone, all others in way a, and the reverse: so the difference of the outputs

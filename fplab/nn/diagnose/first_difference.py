@@ -44,7 +44,7 @@ class Product(NamedTuple):
 
 @dataclass
 class Operation:
-    """One operation of a run. ``call``: the how manieth of its layer's. ``facts``: how it was computed, by name.
+    """One operation of a run. ``call``: the number of its layer's call. ``facts``: how it was computed, by name.
 
     ``digests``, ``shapes``: of each result, see :meth:`Recording._note`. ``results``, ``products``: if kept, by part.
     """

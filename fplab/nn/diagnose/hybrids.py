@@ -191,7 +191,7 @@ class Hybrid:
         self.side, self.layer, self.call = of(OUTSIDE), OUTSIDE, 0
         self._calls: Counter[str] = Counter()
         self.apart: dict[str, float] | None = None
-        self.again: Callable[[int], None] = lambda part: None  # told of each part of a layer that is called in parts
+        self.again: Callable[[int], None] = lambda part: None  # receives the number of each part of a call
         self.root = self._node("")
         self._around = ExitStack()
         self._comparing = False

@@ -21,7 +21,7 @@ class ModuleTensors:
 
     A tensor that a module only passes on (a container, an identity) is seen once, at the module that made it; changed
     in place it is a new one. Without gradients (validation) nothing is seen. A checkpointed forward pass that is
-    repeated during the backward pass is seen once. ``called`` is told of every call: layer, module, arguments, output.
+    repeated during the backward pass is seen once. ``called`` receives every call: layer, module, arguments, output.
     """
 
     def __init__(self, model: nn.Module, see: See, called: Callable[[str, nn.Module, Any, Any], None]) -> None:

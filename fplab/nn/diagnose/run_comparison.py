@@ -28,7 +28,7 @@ SAMPLE = 16  # values kept of a tensor, evenly spread over it
 
 
 class TensorName(NamedTuple):
-    """Which tensor of a step. ``call``: the how manieth of this name in the step, from 0."""
+    """Which tensor of a step. ``call``: its number among those of this name in the step, from 0."""
 
     kind: str
     tensor: str

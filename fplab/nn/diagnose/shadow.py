@@ -18,8 +18,8 @@ from ...errors import LabError, quotes_call, unknown
 from ...words import part, say
 from ..emulation import modes
 from ..ranks import is_spread, refused_as_spread
+from ..straight_through import WITNESSES
 from ..tracer import Event, Operations, backward_passes, functions, name_of
-from ..witness import WITNESSES
 from . import exact_operations
 from .companions import Companion, key
 from .double_double import copied, halves

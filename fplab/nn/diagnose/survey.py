@@ -49,8 +49,8 @@ def survey(
     tensor of one number, or (that, logits (..., classes)). ``formats``: of the operands of all products, without a
     scale. ``recipes``: names or records of :mod:`fplab.nn.recipes`, each tried in every layer, whatever its scope.
     ``gpu``: whose units multiply. ``budget``: by how much the loss may change, at most. ``cosine``: of all gradients
-    against the exact ones, at least; None lets the recommendation look at the loss alone. ``progress``: is told the
-    estimated time and each measurement; None prints them.
+    against the exact ones, at least; None lets the recommendation look at the loss alone. ``progress``: receives
+    the estimated time and each measurement; None prints them.
 
     Every choice runs forward and backward for all layers in the unit's bits, beside a shadow, once as it is and once
     with exact operands in each product. Parameters, gradients, buffers and the random state are left as they were.

@@ -128,8 +128,8 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
 
     ``model``: any module. ``optimizer``: what updates its parameters, torch's or any object with ``step``. ``scaler``:
     a loss scaler with ``scale``, ``step`` and ``get_scale``; torch's GradScaler is noticed by itself. ``formats``: the
-    candidates. ``every``: every how manieth step is counted, the first among them; infinities and NaN are looked for in
-    every one. ``keep``: of how many steps, evenly spaced, a digest of every tensor is kept for :meth:`compare`.
+    candidates. ``every``: sampling interval of counts, in steps, from the first one; every step is searched for
+    infinities and NaN. ``keep``: of so many steps, evenly spaced, :meth:`compare` has a digest of every tensor.
     ``recipes``: names or records of :mod:`fplab.nn.recipes`, such as "mxfp8" and "nvfp4": in counted steps both
     operands of each product of every ``nn.Linear`` are quantised so (of at most 256 rows, evenly spaced), and the
     report says what the products would lose and which layers to keep high.

@@ -1,4 +1,4 @@
-"""Which of torch's operations multiply matrices: those emulated, those refused, and how the rest is told apart.
+"""Which of torch's operations multiply matrices: those emulated, those refused, and how to tell the rest apart.
 
 An operation reaches us below autograd and autocast, so what torch composes of others ("linear", "einsum", "lstm") has
 already been taken apart, or is taken apart here where torch has not (in inference mode). What is left is named below,

@@ -20,7 +20,7 @@ class Run:
 
     ``suspended``: whether operations are let through, to what is around the block. ``seen``: where set, it is given
     every product: the model, both operands in the unit's formats, the order of k, and the sum before any factor.
-    ``quantised``: where set, it is told the layer, pass, values and codes of every operand that a recipe quantises.
+    ``quantised``: where set, it receives the layer, pass, values and codes of every operand that a recipe quantises.
     """
 
     def __init__(self, settings: Settings) -> None:

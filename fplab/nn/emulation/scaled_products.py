@@ -38,7 +38,7 @@ def quantized(
     """An operand (..., M, K) or (..., K, N) with K at ``axis``, -1 or -2, as codes and scales along K.
 
     ``dtype``: the tensor's format, in which a Hadamard transform is computed, too. ``amax``: for a scale of the tensor.
-    ``seen``: is told the values, transformed, and what became of them.
+    ``seen`` receives the values, transformed, and their codes.
     """
     if operand.hadamard:
         x = backend.hadamard(x, axis, operand, dtype)
