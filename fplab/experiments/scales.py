@@ -386,15 +386,20 @@ def percent(what: str, **where: Any) -> Any:
 E.answer("of gradients MXFP4 loses {even:.0%} by its best rule and {ceil:.0%} by ceil, NVFP4 with 4 over 6 {nv:.0%}",
          even=of("errors", kind="gradient", way=EVEN["mxfp4"]), ceil=of("errors", kind="gradient", way=CEIL["mxfp4"]),
          nv=of("errors", kind="gradient", way=FOUR_OVER_SIX))  # fmt: skip
-E.figure("errors", dots(of("errors") * 100, y="way", hue="kind", xlim=(0, None),
-                        xlabel="error (% of root mean square)", title="What each way loses: a point a network"), size=(8, 6))  # fmt: skip
+E.figure(
+    "errors",
+    dots(of("errors") * 100, y="way", hue="kind", xlim=(0, None), xlabel="error (% of root mean square)",
+         title="What each way loses: a point a network"),
+    size=(8, 6),
+)  # fmt: skip
 E.figure(
     "clipped",
     line(of("largest", scheme="mxfp4", rule=["floor", "ceil"]).then("largest", lambda x: 100 * x - 100),
          x="significand", hue="rule", xlabel="significand of the block's largest: from 1 to 2", xticks=(),
          ylabel="the largest changes by (%)", title="MXFP4 (E2M1): the largest of a block"),
     bars(percent("clipped", way=[*FLOOR.values(), *EVEN.values()]), x="kind", hue="way", ylabel="blocks (%)",
-         legend={"loc": "upper center"}, title="Blocks whose largest is beyond the largest element (ceil, rceil: none)"),
+         legend={"loc": "upper center"},
+         title="Blocks whose largest is beyond the largest element (ceil, rceil: none)"),
     size=(8, 7.6),
 )  # fmt: skip
 E.figure("one_block", block(FLOOR["mxfp4"], "MXFP4: 32 share a power of two, by floor"),
