@@ -117,9 +117,19 @@ def histogram(ax: Axes, counts: np.ndarray, edges: np.ndarray, log: str = "", **
     _scales(ax, log, how)
 
 
-def heat(ax: Axes, array: DataArray, x: str, y: str, names: Names = None, label: str = "", **how: Any) -> None:
-    """A coloured cell for each value, with a bar of colours."""
-    image = ax.imshow(array.transpose(y, x).values, aspect="auto", interpolation="nearest", cmap="viridis")
+def heat(
+    ax: Axes, array: DataArray, x: str, y: str, names: Names = None, label: str = "", numbers: str = "",
+    most: float | None = None, **how: Any,
+) -> None:  # fmt: skip
+    """A coloured cell for each value, with a bar of colours.
+
+    ``numbers``: how the values are written in the cells; ``most``: from which value on colours stay the same.
+    """
+    values = array.transpose(y, x).values
+    image = ax.imshow(values, aspect="auto", interpolation="nearest", cmap="viridis", vmax=most)
+    for (row, column), value in np.ndenumerate(values) if numbers else ():
+        dark = float(image.norm(float(value))) < 0.5  # type: ignore[arg-type]
+        ax.text(column, row, numbers.format(value), ha="center", va="center", color="white" if dark else "black")
     for side, axis in (("x", x), ("y", y)):
         _ticks(ax, side, array[axis].values, names)
     ax.grid(visible=False)
