@@ -9,11 +9,11 @@ from gpu_cases import compute_with_little_installed
 
 from experiments.frame import Mutant, frame
 from fplab.experiments import llm_int8
-from fplab.experiments.llm_int8 import QUICK, planting
+from fplab.experiments.llm_int8 import E, planting
 from fplab.nn import int8_layers
 from fplab.training import tasks
 
-SMALL = replace(QUICK, dimensions=(0, 7))
+SMALL = replace(E.quick, dimensions=(0, 7))
 TINY = replace(SMALL, layers=1, steps=2, seeds=(0, 1), windows=2)
 NO_VNNI = int8_layers.saturates_here()
 
@@ -66,7 +66,7 @@ def test_outlier_dimensions_are_distinct_and_nested(width: int) -> None:
 
 
 def test_training_is_the_same_each_time() -> None:
-    first, second = (planting.trained(replace(SMALL, steps=3), 0, lambda f, t: None) for _ in range(2))
+    first, second = (planting.trained(replace(SMALL, steps=3), 0) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first[0].parameters(), second[0].parameters(), strict=True))
     assert first[1].shape == first[2].shape == (8, 32)
     assert torch.equal(first[1][:, 1:], first[2][:, :-1])
@@ -81,4 +81,4 @@ def test_divergence_is_the_definition() -> None:
 
 
 def test_its_cases_need_numpy_and_torch_alone() -> None:
-    compute_with_little_installed(llm_int8)
+    compute_with_little_installed(llm_int8, "E.quick")

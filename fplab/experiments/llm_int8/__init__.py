@@ -10,25 +10,33 @@ Transformers at Scale (arXiv 2208.07339), whose Table 1 stands beside.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from ... import draw, integers
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
 from ...hardware.tensors import bits, tensor
-from ...words import CLAUSE, COMMA, joined, say
-from ..base import Claims, Columns, Digested, Experiment, Tick, in_columns, one_threaded
-from ..outcomes import Outcome, Sample, absent, failed, measured, passed, verdict
-from ..statistics import both, superior
+from ...words import CLAUSE, joined, say
+from ..base import Columns, in_columns, one_threaded
+from ..frame import Experiment, Params, Result
+from ..outcomes import Outcome, Sample, absent, failed, measured, passed
+from ..panels import bars, heat, line, with_
+from ..quantities import above, beside, equal, of, superior, together
+from ..statistics import both
+from ..statistics import superior as exceeds
 from . import planting
-from .planting import DECOMPOSED, GAIN, LEAST_MAGNITUDE, NAMES, Layers, Params
+from .planting import SKIP, outlier_dimensions, planted
 
-if TYPE_CHECKING:
-    from ...draw.style import Look
-
-AT = {name: i for i, name in enumerate(NAMES)}
+# The paper's criterion of an outlier feature:
+LEAST_MAGNITUDE = 6.0  # this magnitude ...
+LEAST_LAYERS = 0.25  # ... in this share of the layers ...
+LEAST_POSITIONS = 0.06  # ... and of the positions of a sequence
+LARGER = (3.0, 20.0)  # how many times as large as the largest of the other features
+METHODS = [method.name for method in integers.METHODS]
+DECOMPOSED = [method.name for method in integers.METHODS if method.decompose]  # those that have a threshold
+PLAIN = [name for name in METHODS if name not in DECOMPOSED]
 
 # C4 validation perplexity of transformer language models by parameters, arXiv 2208.07339v2, Table 1.
 SIZES = ("125M", "1.3B", "2.7B", "6.7B", "13B")
@@ -44,7 +52,6 @@ TABLE1: dict[str, tuple[float, ...]] = {
     "llm_int8": (25.83, 15.93, 14.44, 13.24, 12.45),
     "zeropoint_llm_int8": (25.69, 15.92, 14.43, 13.24, 12.45),
 }
-POSITIONS_67B = 0.75  # the share of positions with outliers in the model of 6.7 billion parameters (section 4)
 # The table once more, a size of the model a line, the methods in the order of the paper.
 TRANSCRIPT = (
     "25.65 87.76 56.66 30.93 35.84 25.72 30.76 25.83 25.69",
@@ -54,112 +61,185 @@ TRANSCRIPT = (
     "12.45 19.08 13.94 16.49 16.48 13.47 12.46 12.45 12.45",
 )
 
-
-QUICK = Params(context=32, batch=8, steps=40, seeds=(0, 1, 2), windows=8, dimensions=(0, 3, 7),
-               thresholds=(0.0, 6.0, 64.0), groups=(8, 64))  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Result:
-    """Of the first network: its ``parameters`` (n,), the held-out windows ``tokens`` and the characters that follow,
-    ``targets`` (windows, t); ``inputs`` (layer, position, width) and ``weights`` of the layers that read a norm;
-    the loss of FP32; errors of products, losses and divergences from FP32's predictions by method and number of outlier
-    dimensions, by decomposed method and threshold, by size of an INT4 group.
-
-    ``int8_shares``: of the dimensions, by threshold. ``unchanged``: whether planting leaves every bit of the FP32
-    logits, of all networks; those that begin with "each" hold of every network what :attr:`Params.ends` names.
-    ``published``: Table 1.
-    """
-
-    params: Params
-    fp32_loss: np.ndarray
-    unchanged: np.ndarray
-    errors: np.ndarray
-    losses: np.ndarray
-    divergences: np.ndarray
-    threshold_losses: np.ndarray
-    threshold_errors: np.ndarray
-    int8_shares: np.ndarray
-    int4_errors: np.ndarray
-    int4_losses: np.ndarray
-    int4_divergences: np.ndarray
-    inputs: np.ndarray
-    weights: np.ndarray
-    published: Digested
-    parameters: np.ndarray
-    tokens: np.ndarray
-    targets: np.ndarray
-    each_inputs: np.ndarray
-    each_errors: np.ndarray
-    each_divergences: np.ndarray
-    each_threshold_errors: np.ndarray
-    each_int8_shares: np.ndarray
-    each_int4_errors: np.ndarray
+# The transformer; its training, once for each seed; held-out windows of ``context`` characters; numbers of outlier
+# dimensions planted, and how many for the thresholds; weights of INT4 that share a scale.
+E = Experiment(
+    "LLM.int8() and outlier features",
+    "What do a few large features do to an INT8 product, and which method stands them?",
+    budget=5.0, one_thread=True,
+    full={"width": 64, "layers": 2, "heads": 4, "context": 64, "batch": 16, "steps": 600, "lr": 3e-3,
+          "seeds": (0, 1, 2, 3, 4), "windows": 128, "dimensions": (0, 1, 2, 3, 4, 5, 6, 7), "planted": 6,
+          "thresholds": (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0),
+          "groups": (4, 8, 16, 32, 64)},
+    quick={"context": 32, "batch": 8, "steps": 40, "seeds": (0, 1, 2), "windows": 8, "dimensions": (0, 3, 7),
+           "thresholds": (0.0, 6.0, 64.0), "groups": (8, 64)},
+)  # fmt: skip
 
 
-@one_threaded
-def run(params: Params, tick: Tick) -> Result:
-    found: list[Arrays] = []
-    for i, seed in enumerate(params.seeds):
-
-        def part(done: float, text: str, i: int = i) -> None:
-            tick((i + done) / len(params.seeds), text)
-
-        model, tokens, targets = planting.trained(params, seed, lambda done, text: part(0.5 * done, text))
-        found.append(planting.measure(params.ends if i else params, model, tokens, targets, part))
-    first, *others = found
-    six = params.thresholds.index(LEAST_MAGNITUDE)
-
-    def each(name: str, *of_first: int) -> np.ndarray:
-        """Of the first network what of the others alone there is."""
-        return np.stack([first[name][..., of_first], *(one[name] for one in others)])
-
-    return Result(
-        params, **first | {"unchanged": np.concatenate([one["unchanged"] for one in found])},
-        each_inputs=np.stack([one["inputs"] for one in found]), each_errors=each("errors", 0, -1),
-        each_divergences=each("divergences", 0, -1), each_threshold_errors=each("threshold_errors", 0, six, -1),
-        each_int8_shares=each("int8_shares", 0, six, -1), each_int4_errors=each("int4_errors", 0, -1),
-        published=np.array(list(TABLE1.values())),
-    )  # fmt: skip
+@E.cache
+def network(p: Params, seed: int) -> Any:
+    """A trained transformer, held-out windows and the characters that follow."""
+    return planting.trained(p, seed)
 
 
-def rows(result: Result) -> Columns:
+@E.cache
+def in_fp32(p: Params, seed: int) -> Any:
+    """What the transformer computes: logits, loss, and exact products of the layers that read a norm."""
+    model, tokens, targets = network(p, seed)
+    exact = [x.double() @ linear.weight.detach().double().T for linear, x in planting.readers(model, tokens)]
+    return *planting.logits_and_loss(model, tokens, targets), exact
+
+
+@E.cache
+def outlying(p: Params, seed: int, n: int) -> Any:
+    """A copy with ``n`` outlier dimensions, and the layers that read a norm with their inputs."""
+    model = planting.planted(network(p, seed)[0], n)
+    return model, planting.readers(model, network(p, seed)[1])
+
+
+def predicted(p: Params, seed: int, narrow: Any) -> tuple[float, float]:
+    """Loss and divergence from FP32 of a narrow model."""
+    logits, loss = planting.logits_and_loss(narrow, *network(p, seed)[1:])
+    return loss, planting.divergence(in_fp32(p, seed)[0], logits)
+
+
+def left_out(p: Params, seed: int, value: float, values: tuple[float, ...]) -> bool:
+    """Whether a further network is not measured there: only at the least, at 6 and at the most."""
+    return seed != p.seeds[0] and value not in (values[0], LEAST_MAGNITUDE, values[-1])
+
+
+@E.measure("fp32_loss", axes={"seed": "seeds"}, unit="nats")
+def fp32_loss(p: Params, seed: int) -> float:
+    """The loss in FP32."""
+    return float(in_fp32(p, seed)[1])
+
+
+@E.measure("unchanged", axes={"seed": "seeds", "dimensions": "dimensions"})
+def unchanged_logits(p: Params, seed: int, dimensions: int) -> float:
+    """The share of the logits whose bits planting leaves."""
+    logits, _ = planting.logits_and_loss(outlying(p, seed, dimensions)[0], *network(p, seed)[1:])
+    return float((logits == in_fp32(p, seed)[0]).mean())
+
+
+@E.measure("errors", "losses", "divergences", axes={"seed": "seeds", "method": METHODS, "dimensions": "dimensions"})
+def by_method(p: Params, seed: int, method: str, dimensions: int) -> tuple[float, ...] | None:
+    """INT8 by a method: error of the products that read a norm, loss and divergence."""
+    from ...nn import int8_linears
+
+    if left_out(p, seed, dimensions, p.dimensions):
+        return None
+    model, reading = outlying(p, seed, dimensions)
+    error = planting.product_error(reading, in_fp32(p, seed)[2], method)
+    return error, *predicted(p, seed, int8_linears(model, method, skip=SKIP))
+
+
+@E.measure("threshold_errors", "threshold_losses", axes={"seed": "seeds", "method": DECOMPOSED,
+                                                         "threshold": "thresholds"})  # fmt: skip
+def by_threshold(p: Params, seed: int, method: str, threshold: float) -> tuple[float, float] | None:
+    """INT8 by a decomposed method with outliers, by the magnitude from which a dimension is one."""
+    from ...nn import int8_linears
+
+    if left_out(p, seed, threshold, p.thresholds):
+        return None
+    model, reading = outlying(p, seed, p.planted)
+    error = planting.product_error(reading, in_fp32(p, seed)[2], method, threshold)
+    return error, predicted(p, seed, int8_linears(model, method, threshold, skip=SKIP))[0]
+
+
+@E.measure("int8_shares", axes={"seed": "seeds", "threshold": "thresholds"})
+def in_int8(p: Params, seed: int, threshold: float) -> float:
+    """The share of the dimensions that stay in INT8."""
+    reading = outlying(p, seed, p.planted)[1]
+    return float(1 - np.mean([integers.outliers(x.numpy(), threshold) for _, x in reading]))
+
+
+@E.measure("int4_errors", "int4_losses", "int4_divergences", axes={"seed": "seeds", "group": "groups"})
+def by_group(p: Params, seed: int, group: int) -> tuple[float, ...] | None:
+    """INT4 weights of which so many share a scale, without outliers."""
+    from ...nn import Int4Linear, int4_linears
+
+    if left_out(p, seed, group, p.groups):
+        return None
+    model, tokens, _ = network(p, seed)
+    reading = planting.readers(model, tokens)
+    layers = [Int4Linear(linear, group) for linear, _ in reading]
+    return planting.relative_error(layers, reading, in_fp32(p, seed)[2]), \
+        *predicted(p, seed, int4_linears(model, group, skip=SKIP))  # fmt: skip
+
+
+@E.measure("inputs", axes={"seed": "seeds"}, dims=("layer", "position", "width"))
+def inputs_of_readers(p: Params, seed: int) -> np.ndarray:
+    """What the layers that read a norm take in, with outliers."""
+    return np.stack([x.numpy() for _, x in outlying(p, seed, p.planted)[1]])
+
+
+@E.measure("published", axes={"method": TABLE1, "size": ...}, digested=True)
+def published_table(p: Params, method: str) -> dict[str, float]:
+    """The paper's Table 1: perplexities on C4."""
+    return dict(zip(SIZES, TABLE1[method], strict=True))
+
+
+@E.table
+def rows(r: Result) -> Columns:
     """A row for each method and number of outlier dimensions, or threshold; for each group size, and of the paper."""
-    params, base = result.params, result.fp32_loss
+    first, base = r.p.seeds[0], float(r.fp32_loss[0])
+
+    def numbers(name: str, **at: Any) -> float:
+        return float(getattr(r, name).sel({"seed": first, **at}))
+
     found: list[tuple[object, ...]] = []
-    for i, name in enumerate(NAMES):
-        each = zip(params.dimensions, result.errors[i], result.losses[i] - base, result.divergences[i], strict=True)
-        found += [("method", name, n, None, error, excess, moved, None) for n, error, excess, moved in each]
-    for i, name in enumerate(DECOMPOSED):
-        errors, excesses = result.threshold_errors[i], result.threshold_losses[i] - base
-        of_each = zip(params.thresholds, errors, excesses, result.int8_shares, strict=True)
-        found += [("threshold", name, params.planted, *at, None, share) for *at, share in of_each]
-    four = zip(params.groups, result.int4_errors, result.int4_losses - base, result.int4_divergences, strict=True)
-    found += [("int4 weights", f"groups of {group}", 0, None, *numbers, None) for group, *numbers in four]
-    found += [("paper, C4 perplexity", name, size, None, None, perplexity, None, None)
-              for name, line in TABLE1.items() for size, perplexity in zip(SIZES, line, strict=True)]  # fmt: skip
+    for method in METHODS:
+        for n in r.p.dimensions:
+            error, loss, moved = (numbers(x, method=method, dimensions=n) for x in ("errors", "losses", "divergences"))
+            found.append(("method", method, n, None, error, loss - base, moved, None))
+    for method in DECOMPOSED:
+        for t in r.p.thresholds:
+            error, loss = (numbers(f"threshold_{x}", method=method, threshold=t) for x in ("errors", "losses"))
+            share = numbers("int8_shares", threshold=t)
+            found.append(("threshold", method, r.p.planted, t, error, loss - base, None, share))
+    for g in r.p.groups:
+        error, loss, moved = (numbers(f"int4_{x}", group=g) for x in ("errors", "losses", "divergences"))
+        found.append(("int4 weights", f"groups of {g}", 0, None, error, loss - base, moved, None))
+    found += [("paper, C4 perplexity", method, size, None, None, perplexity, None, None)
+              for method, line in TABLE1.items() for size, perplexity in zip(SIZES, line, strict=True)]  # fmt: skip
     names = ("what", "method", "outlier_dimensions_or_size", "threshold", "relative_error", "excess_loss_or_perplexity",
              "divergence", "share_in_int8")  # fmt: skip
     return in_columns(names, found)
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-CLAIMS = Claims()
+def was_planted(p: Params) -> np.ndarray:
+    """Which dimensions are outliers of the model on which thresholds are tried, bool (width,)."""
+    return np.isin(np.arange(p.width), outlier_dimensions(p.width, p.planted))
 
 
-@CLAIMS.proved("planted outliers change no bit of what the FP32 model computes")
-def unchanged(result: Result) -> Outcome:
-    said = say("every bit of the logits, {numbers} dimensions made {gain:g} times as large", gain=GAIN)
-    return verdict(bool(result.unchanged.all()), said.fill(numbers=joined(map(str, result.params.dimensions), COMMA)))
+growth = of("errors", dimensions=-1) / of("errors", dimensions=0)
+E.claim(
+    equal("unchanged", "planted outliers change no bit of what the FP32 model computes", of("unchanged"), 1, "proved"),
+    # Errors with the most outliers over those with none: of the method that grows least, and most.
+    together("decomposition",
+             "with outliers every method's error grows at least threefold, a decomposed one's by less than a fifth",
+             above(growth.at(method=PLAIN).min("method").log2, by=float(np.log2(3))),
+             above(0.0, growth.at(method=DECOMPOSED).max("method").log2, by=-float(np.log2(1.2)))),
+    superior("prediction", "LLM.int8() predicts three times nearer to FP32 than vector-wise INT8",
+             of("divergences", method="vectorwise", dimensions=-1).log2,
+             of("divergences", method="llm_int8", dimensions=-1).log2, by=float(np.log2(3))),
+    # The margin is a quarter of an octave, 19%.
+    superior("int4_groups", "INT4 weights err less in small groups than in large ones",
+             of("int4_errors", group=-1).log2, of("int4_errors").then("smallest group", lambda x: x[:, 0]).log2,
+             by=0.25),
+    equal("table1", "the paper's Table 1 is drawn as published", of("published"),
+          np.transpose([line.split() for line in TRANSCRIPT]).astype(float).tolist()),
+)  # fmt: skip
 
 
-@CLAIMS.measured("the planted dimensions, and no others, are outlier features by the paper's criterion and of its size")
-def criterion(result: Result) -> Outcome:
-    magnitude, want = np.abs(result.each_inputs), result.params.was_planted
+@E.measured("the planted dimensions, and no others, are outlier features by the paper's criterion and of its size")
+def criterion(r: Result) -> Outcome:
+    magnitude, want = np.abs(r.inputs.values), was_planted(r.p)
     positions = (magnitude >= LEAST_MAGNITUDE).mean(axis=2)  # (networks, layers, width)
     layers = (positions > 0).mean(axis=1)
-    often = (positions >= planting.LEAST_POSITIONS).mean(axis=1)
-    meets = np.minimum(layers, often) >= planting.LEAST_LAYERS
+    often = (positions >= LEAST_POSITIONS).mean(axis=1)
+    meets = np.minimum(layers, often) >= LEAST_LAYERS
     for found in meets[(meets != want).any(axis=1)]:
         there = np.flatnonzero(want).tolist()
         wrong = say("dimensions {found} meet it, {there} were planted", there=there)
@@ -171,21 +251,23 @@ def criterion(result: Result) -> Outcome:
         n=want.sum(), layers=layers[:, want].min(), positions=positions[..., want].mean(), most=magnitude.max(),
         ratio=ratio.mean(),
     )  # fmt: skip
-    holds = bool((planting.LARGER[0] <= ratio).all() and (ratio <= planting.LARGER[1]).all())
-    return measured(holds, said, Sample(len(ratio), float(ratio.std()), planting.LARGER[0]))
+    holds = bool((LARGER[0] <= ratio).all() and (ratio <= LARGER[1]).all())
+    return measured(holds, said, Sample(len(ratio), float(ratio.std()), LARGER[0]))
 
 
-@CLAIMS.library("INT32 sums are torch._int_mm's")
-def int32_sums(result: Result) -> Outcome:
+@E.library("INT32 sums are torch._int_mm's")
+def int32_sums(r: Result) -> Outcome:
     import torch
 
     from ...nn.int8_layers import saturates_here
 
     if saturates_here():
         return absent(say("torch._int_mm saturates here, where oneDNN uses no VNNI instructions"))
-    weights = integers.quantize(result.weights, integers.scheme(result.weights, "int8", "column"))
-    compared = 0
-    for layer, x in enumerate(result.inputs):
+    reading, compared = outlying(r.p, r.p.seeds[0], r.p.planted)[1], 0
+    whole = np.concatenate([linear.weight.detach().numpy().T for linear, _ in reading], axis=1)
+    weights = integers.quantize(whole, integers.scheme(whole, "int8", "column"))
+    for layer, (_, inputs) in enumerate(reading):
+        x = inputs.numpy()
         codes = integers.quantize(x, integers.scheme(x, "int8", "row"))
         theirs = torch._int_mm(torch.from_numpy(codes), torch.from_numpy(weights)).numpy()
         ours = integers.int_matmul(codes, weights)
@@ -196,9 +278,9 @@ def int32_sums(result: Result) -> Outcome:
     return passed(say("{n:,} INT32 sums", n=compared))
 
 
-@CLAIMS.proved("errors, losses and divergences are those of integer products called from outside the layers")
+@E.proved("errors, losses and divergences are those of integer products called from outside the layers")
 @one_threaded
-def recounted(result: Result) -> Outcome:
+def recounted(r: Result) -> Outcome:
     """Every error, loss and divergence of the first network by another route: its own layers call NumPy's products.
 
     Only sums of float64 numbers are taken in another order.
@@ -206,82 +288,58 @@ def recounted(result: Result) -> Outcome:
     import torch
     from torch.nn.functional import linear as product_of
 
-    params, model = result.params, planting.untrained(result.params)
-    with torch.no_grad():
-        torch.nn.utils.vector_to_parameters(torch.from_numpy(result.parameters), model.parameters())
-    windows = torch.from_numpy(result.tokens), torch.from_numpy(result.targets)
+    first = r.p.seeds[0]
+    model, *windows = network(r.p, first)
 
-    def by(*how: Any) -> Layers:
+    def by(*how: Any) -> planting.Layers:
         def layer(linear: Any, x: Any, bias: Any) -> Any:
             product = torch.from_numpy(integers.matmul(x.flatten(0, -2).numpy(), linear.weight.numpy().T, *how))
             return (product if bias is None else product + bias).reshape(*x.shape[:-1], -1)
 
         return layer
 
-    def grouped(group: int) -> Layers:
+    def grouped(group: int) -> planting.Layers:
         def layer(linear: Any, x: Any, bias: Any) -> Any:
-            return product_of(
-                x, torch.from_numpy(integers.quantize_groups(linear.weight.numpy(), group).values()), bias
-            )
+            weight = integers.quantize_groups(linear.weight.numpy(), group).values()
+            return product_of(x, torch.from_numpy(weight), bias)
 
         return layer
 
-    again: list[tuple[tuple[str, ...], tuple[int, ...], int, Layers]]
-    again = [(("errors", "losses", "divergences"), (i, j), n, by(method))
-             for j, n in enumerate(params.dimensions) for i, method in enumerate(NAMES)]  # fmt: skip
-    again += [(("threshold_errors", "threshold_losses"), (i, k), params.planted, by(method, threshold))
-              for k, threshold in enumerate(params.thresholds) for i, method in enumerate(DECOMPOSED)]  # fmt: skip
-    again += [(("int4_errors", "int4_losses", "int4_divergences"), (g,), 0, grouped(group))
-              for g, group in enumerate(params.groups)]  # fmt: skip
-    for names, place, n, layers in again:
-        found = planting.counted(planting.planted(model, n), layers, *windows)
-        for name, want in zip(names, found, strict=False):  # by threshold there are no divergences
-            got = float(getattr(result, name)[place])
+    def whole(linear: Any, x: Any, bias: Any) -> Any:
+        return product_of(x, linear.weight, bias)
+
+    again: list[tuple[tuple[str, ...], dict[str, Any], int, planting.Layers]]
+    again = [(("errors", "losses", "divergences"), {"method": method, "dimensions": n}, n, by(method))
+             for n in r.p.dimensions for method in METHODS]  # fmt: skip
+    again += [(("threshold_errors", "threshold_losses"), {"method": method, "threshold": t}, r.p.planted, by(method, t))
+              for t in r.p.thresholds for method in DECOMPOSED]  # fmt: skip
+    again += [(("int4_errors", "int4_losses", "int4_divergences"), {"group": g}, 0, grouped(g)) for g in r.p.groups]
+    again += [(("", "fp32_loss"), {}, 0, whole)]
+    compared = 0
+    for names, at, n, layers in again:
+        found = planting.counted(planted(model, n), layers, *windows)
+        for name, want in zip(names, found, strict=False):
+            if not name:
+                continue
+            got, compared = float(getattr(r, name).sel({"seed": first, **at})), compared + 1
             if not np.isclose(got, want, rtol=1e-9, atol=1e-13):
-                wrong = say("{name} {place}: {got}, counted again {want}", name=name, place=list(place))
+                wrong = say("{name} {place}: {got}, counted again {want}", name=name, place=at)
                 return failed(wrong.fill(got=got, want=want))
-    base = planting.counted(model, lambda linear, x, bias: product_of(x, linear.weight, bias), *windows)[1]
-    if not np.isclose(result.fp32_loss[0], base, rtol=1e-9, atol=0):
-        return failed(say("the loss in FP32 is {got}, counted again {want}", got=result.fp32_loss[0], want=base))
-    return passed(say("{n:,} errors, losses and divergences", n=sum(len(names) for names, *_ in again)))
+    return passed(say("{n:,} errors, losses and divergences", n=compared))
 
 
-@CLAIMS.measured("with outliers every method's error grows at least threefold, a decomposed one's by less than a fifth")
-def decomposition(result: Result) -> Outcome:
-    """Errors with the most outliers over those with none, by method, in octaves: the one that grows least, and most.
-
-    The margins are those that the claim names.
-    """
-    octaves = np.log2(result.each_errors[..., -1] / result.each_errors[..., 0])
-    growth = dict(zip(NAMES, 2 ** octaves.mean(axis=0), strict=True))
-    said = say("absmax {absmax:.1f}×, zeropoint {zeropoint:.1f}×, vectorwise {vectorwise:.1f}×, llm_int8 "
-               "{llm_int8:.1f}×; least of the plain ones, octaves").fill(**growth)  # fmt: skip
-    apart = np.isin(NAMES, DECOMPOSED)
-    least, most = octaves[:, ~apart].min(axis=1), octaves[:, apart].max(axis=1)
-    return both(superior(least, 0.0, np.log2(3), said),
-                superior(0.0, most, -np.log2(1.2), say("most of the decomposed ones, octaves below 0")))  # fmt: skip
-
-
-@CLAIMS.measured("LLM.int8() predicts three times nearer to FP32 than vector-wise INT8")
-def prediction(result: Result) -> Outcome:
-    """How far the predicted distributions move with the most outliers; the margin is the claim's factor of three."""
-    plain, apart = (result.each_divergences[:, AT[name], -1] for name in ("vectorwise", "llm_int8"))
-    said = say("divergence {plain:.2f} against {apart:.3f} millinats, octaves")
-    said = said.fill(plain=1e3 * plain.mean(), apart=1e3 * apart.mean())
-    return superior(np.log2(plain), np.log2(apart), np.log2(3), said)
-
-
-@CLAIMS.measured("at the paper's threshold of 6 outlier dimensions alone leave INT8, and most of the error with them")
-def threshold_6(result: Result) -> Outcome:
+@E.measured("at the paper's threshold of 6 outlier dimensions alone leave INT8, and most of the error with them")
+def threshold_6(r: Result) -> Outcome:
     """A threshold between the ordinary features and the outliers: of the dimensions that leave INT8 each was planted,
     and of those planted nineteen in twenty leave. The margin: the error of a threshold that nothing reaches is thrice.
     """
-    shares, errors, want = result.each_int8_shares, result.each_threshold_errors, result.params.was_planted
-    leaves = np.abs(result.each_inputs).max(axis=2) >= LEAST_MAGNITUDE  # (networks, layers, width)
+    three = [r.p.thresholds[0], LEAST_MAGNITUDE, r.p.thresholds[-1]]
+    shares, errors = r.int8_shares.sel(threshold=three).values, r.threshold_errors.sel(threshold=three).values
+    want, leaves = was_planted(r.p), np.abs(r.inputs.values).max(axis=2) >= LEAST_MAGNITUDE  # (networks, layers, width)
     mean, own = shares.mean(axis=0), errors[:, DECOMPOSED.index("llm_int8")].mean(axis=0)
     said = say("at 6, {six:.1%} of the dimensions stay in INT8, error {error:.2%}; at {last:g}, {most:.1%} and "
                "{worst:.2%}; at 0, all in FP16, {fp16:.3%}", six=mean[1], error=own[1], most=mean[-1], worst=own[-1],
-               last=result.params.thresholds[-1], fp16=own[0])  # fmt: skip
+               last=r.p.thresholds[-1], fp16=own[0])  # fmt: skip
     if leaves[..., ~want].any() or leaves[..., want].mean() < 0.95:
         return failed(joined((said, say("other dimensions leave, or outliers stay")), CLAUSE))
     if not np.allclose(shares[:, 1], 1 - leaves.mean(axis=(1, 2)), rtol=0, atol=1e-12):
@@ -289,33 +347,19 @@ def threshold_6(result: Result) -> Outcome:
     falls = np.log2(errors[..., 1:].min(axis=2) / errors[..., 0]).min(axis=1)
     gains = np.log2(errors[..., -1] / errors[..., 1]).min(axis=1)
     saved = joined((said, say("error saved at 6, octaves")), CLAUSE)
-    return both(superior(gains, 0.0, np.log2(3), saved),
-                superior(falls, 0.0, 0.0, say("saved once more at 0, octaves")))  # fmt: skip
+    return both(exceeds(gains, 0.0, np.log2(3), saved),
+                exceeds(falls, 0.0, 0.0, say("saved once more at 0, octaves")))  # fmt: skip
 
 
-@CLAIMS.measured("INT4 weights err less in small groups than in large ones")
-def int4_groups(result: Result) -> Outcome:
-    """Products of INT4 weights with the smallest and the largest groups; the margin is a quarter of an octave, 19%."""
-    (small, large), groups = result.each_int4_errors.T, result.params.groups
-    said = say("error in groups of {least}: {small:.2%}, of {most}: {large:.2%}, octaves")
-    said = said.fill(least=groups[0], small=small.mean(), most=groups[-1], large=large.mean())
-    return superior(np.log2(large), np.log2(small), 0.25, said)
-
-
-@CLAIMS.library("the paper's Table 1 is drawn as published")
-def table1(result: Result) -> Outcome:
-    again = np.array([line.split() for line in TRANSCRIPT], np.float64).T
-    if not np.array_equal(result.published, again):
-        return failed(say("a number of the table differs from the second transcript"))
-    by = dict(zip(TABLE1, again / again[0] - 1, strict=True))
-    said = say("at 13B vector-wise {plain:+.0%}; LLM.int8() within {apart:.1%}, with zero points within {points:.1%}")
-    return passed(said.fill(plain=by["vectorwise"][-1], apart=np.abs(by["llm_int8"]).max(),
-                            points=np.abs(by["zeropoint_llm_int8"]).max()))  # fmt: skip
+E.answer("{n} outlier dimensions take INT8's error from {before:.1%} to {after:.1%}; LLM.int8() stays at {apart:.1%}",
+         n=lambda r: r.p.dimensions[-1], before=of("errors", method="vectorwise", dimensions=0),
+         after=of("errors", method="vectorwise", dimensions=-1),
+         apart=of("errors", method="llm_int8", dimensions=-1))  # fmt: skip
 
 
 # --- what a GPU must compute ------------------------------------------------------------------------------------
 SHAPES = ((32, 64, 64), (17, 256, 128), (128, 1024, 24))
-METHODS = ("absmax", "vectorwise", "zeropoint_vectorwise", "llm_int8", "zeropoint_llm_int8")
+ASKED = ("absmax", "vectorwise", "zeropoint_vectorwise", "llm_int8", "zeropoint_llm_int8")
 WRAPPING_K = 131072  # so many products of (-128)^2 are 2^31
 
 
@@ -387,160 +431,58 @@ def device_layers(inputs: Arrays, device: str) -> Arrays:
     linear = torch.nn.Linear(w.shape[0], w.shape[1], bias=False)
     with torch.no_grad():
         linear.weight.copy_(w.T)
-    return {name: bits(Int8Linear(linear, name).to(device)(x.to(device))) for name in METHODS}
+    return {name: bits(Int8Linear(linear, name).to(device)(x.to(device))) for name in ASKED}
 
 
 def lab_layers(inputs: Arrays, meta: Meta) -> Arrays:
     x, w = (inputs[name].view(np.float32) for name in ("x", "w"))
-    return {name: integers.matmul(x, w, name).view(np.uint32) for name in METHODS}
+    return {name: integers.matmul(x, w, name).view(np.uint32) for name in ASKED}
 
 
-def cases(params: Params) -> tuple[Case, ...]:
+@E.hardware
+def cases(p: Params) -> Iterator[Case]:
     """Exact INT8 products, what a sum beyond INT32 becomes, and five methods with their scales and outliers."""
     sums = {f"c{i}": "bits32" for i in range(len(SHAPES))}
-    return (
-        Case("int8_products", product_inputs, device_products, lab_products, sums),
-        Case("int32_wraps", wrapping_inputs, device_wrapping, lab_wrapping, {"c": "bits32"}),
-        Case("methods", layer_inputs, device_layers, lab_layers, dict.fromkeys(METHODS, "fp32")),
-    )
+    yield Case("int8_products", product_inputs, device_products, lab_products, sums)
+    yield Case("int32_wraps", wrapping_inputs, device_wrapping, lab_wrapping, {"c": "bits32"})
+    yield Case("methods", layer_inputs, device_layers, lab_layers, dict.fromkeys(ASKED, "fp32"))
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
-# What a method is called in a legend, and its series: the two of the story stand out.
-DRAWN = {
-    "absmax": ("absmax", 4),
-    "zeropoint": ("zero-point", 6),
-    "rowwise": ("row-wise", 1),
-    "vectorwise": ("vector-wise", 0),
-    "zeropoint_vectorwise": ("zero-point vector-wise", 2),
-    "rowwise_decomposed": ("row-wise + FP16 outliers", 5),
-    "llm_int8": ("LLM.int8()", 3),
-    "zeropoint_llm_int8": ("zero-point LLM.int8()", 7),
-}
+NAMES = {"zeropoint": "zero-point", "rowwise": "row-wise", "vectorwise": "vector-wise", "llm_int8": "LLM.int8()",
+         "zeropoint_vectorwise": "zero-point vector-wise", "rowwise_decomposed": "row-wise + FP16 outliers",
+         "zeropoint_llm_int8": "zero-point LLM.int8()"}  # fmt: skip
 
 
-def outliers(result: Result) -> draw.Figure:
-    figure = draw.new_figure(8, 10)
-    parts: Any = figure.subfigures(2, 1, height_ratios=[1, 1.3])
-    above, below = parts
-    draw_features(above.subplots(), result)
-    error, moved = below.subplots(1, 2)
-    draw_methods(error, np.array(result.params.dimensions), 100 * result.errors)
-    error.set_yscale("log")
-    error.set_yticks([0.3, 0.5, 1, 2, 5], ["0.3", "0.5", "1", "2", "5"])
-    error.set(ylabel="relative error (%)", title="Error of the INT8 products")
-    draw_methods(moved, np.array(result.params.dimensions), result.divergences)
-    moved.set(yscale="log", ylabel="divergence from FP32's (nats)", title="Predictions of the model")
-    for ax in (error, moved):
-        ax.yaxis.set_minor_formatter("")
-        ax.set_xlabel("outlier dimensions")
-    below.legend(*error.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    return figure
+def threshold(ax: draw.Axes, r: Result) -> None:
+    ax.axhline(LEAST_MAGNITUDE, color=draw.current().ink, linewidth=1.0, linestyle=(0, (4, 2)))
+    draw.note(ax, "threshold 6: from here a dimension goes to FP16", (r.p.width, LEAST_MAGNITUDE), (0, 3), ha="right")
 
 
-def remedies(result: Result) -> draw.Figure:
-    figure = draw.new_figure(8, 10)
-    parts: Any = figure.subfigures(2, 1, height_ratios=[1, 1.3])
-    above, below = parts
-    draw_thresholds(above.subplots(), result)
-    table, four = below.subplots(1, 2)
-    draw_table(table, result.published)
-    draw_int4(four, result)
-    below.legend(*table.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    return figure
-
-
-def style(name: str) -> Look:
-    return draw.look(DRAWN[name][1])
-
-
-def draw_features(ax: draw.Axes, result: Result) -> None:
-    theme, params = draw.current(), result.params
-    magnitude, every, was = np.abs(result.inputs), np.arange(params.width), params.was_planted
-    largest, share = magnitude.max(axis=1), (magnitude[..., was] >= LEAST_MAGNITUDE).mean()
-    for layer, row in enumerate(largest):
-        offset = (layer - (len(largest) - 1) / 2) * 0.2
-        ax.vlines(every + offset, 0.5, row, colors=[theme.series[int(x)] for x in was], linewidth=1.2)
-    ax.axhline(LEAST_MAGNITUDE, color=theme.ink, linewidth=1.0, linestyle=(0, (4, 2)))
-    draw.note(ax, "threshold 6: from here a dimension goes to FP16", (params.width - 0.4, LEAST_MAGNITUDE), (0, 3),
-              ha="right", va="bottom",
-              bbox={"boxstyle": "round,pad=0.15", "fc": theme.background, "ec": "none"})  # fmt: skip
-    ax.set_yscale("log", base=2)
-    ax.set_ylim(0.5, 2 ** np.ceil(np.log2(largest.max()) + 0.3))
-    ax.yaxis.set_major_formatter("{x:g}")
-    where = (
-        f"feature dimension (bars side by side: the layers)\n{params.layers} blocks of width {params.width}, trained "
-        f"here; norm outputs × {GAIN:g}, their readers' weights / {GAIN:g}:\nin FP32 the same bits. {share:.0%} of the "
-        f"planted values are 6 or more; in the paper's model of\n6.7 billion parameters outliers appear in "
-        f"{POSITIONS_67B:.0%} of the positions."
-    )
-    ax.set(xlim=(-0.7, params.width - 0.3), xlabel=where, ylabel="largest magnitude",
-           title=f"Inputs of the products that read a layer norm, {params.planted} outlier dimensions planted",
-    )  # fmt: skip
-    ax.grid(visible=False, axis="x")
-
-
-def draw_methods(ax: draw.Axes, x: np.ndarray, values: np.ndarray, names: tuple[str, ...] = NAMES) -> None:
-    """A line a method: values (method, x); those with outliers in FP16 are thicker."""
-    from matplotlib.ticker import MaxNLocator
-
-    for name, line in zip(names, values, strict=True):
-        thick = name in DECOMPOSED
-        ax.plot(x, line, **style(name).marked, label=DRAWN[name][0], linewidth=2.0 if thick else 1.3,
-                markersize=6 if thick else 5, clip_on=False)  # fmt: skip
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def draw_thresholds(ax: draw.Axes, result: Result) -> None:
-    """Errors of the methods that have a threshold, and the share of dimensions in FP16, against it."""
-    theme, thresholds = draw.current(), result.params.thresholds
-    x, six = np.arange(len(thresholds)), thresholds.index(LEAST_MAGNITUDE)
-    ax.bar(x, 100 * (1 - result.int8_shares), width=0.9, color=theme.grid, edgecolor=theme.background)
-    ax.set(ylim=(0, 105), ylabel="dimensions in FP16 (%), bars")
-    ax.grid(visible=False)
-    twin = ax.twinx()
-    twin.spines["right"].set_visible(True)
-    draw_methods(twin, x, 100 * result.threshold_errors, DECOMPOSED)
-    twin.set_yscale("log")
-    twin.yaxis.set_major_formatter("{x:g}")
-    twin.set_ylabel("error of the products (%), lines")
-    twin.grid(visible=False)
-    ax.set_xticks(x, [f"{t:g}" for t in thresholds])
-    ax.axvline(six, color=theme.ink, linewidth=1.0, linestyle=(0, (4, 2)), ymax=0.88)
-    ax.text(six, 95, "the paper's", ha="center", va="bottom", fontsize=9)
-    ax.set(xlabel="threshold", title=f"By threshold ({result.params.planted} outlier dimensions)")
-
-
-def draw_table(ax: draw.Axes, table: np.ndarray) -> None:
-    lines, x = dict(zip(TABLE1, table, strict=True)), np.arange(len(SIZES))
-    draw_methods(ax, x, np.array([100 * (lines[name] / lines[BASELINE] - 1) for name in NAMES]))
-    ax.set_yscale("symlog", linthresh=1)
-    ax.set_yticks([-1, 0, 1, 10, 100], ["−1", "0", "1", "10", "100"])
-    ax.set_ylim(-1.2, 400)
-    ax.axhline(0, color=draw.current().ink, linewidth=0.8)
-    ax.set_xticks(x, SIZES)
-    ax.set(xlabel="parameters", ylabel="perplexity above FP32's (%)", title="The paper's Table 1, as published")
-
-
-def draw_int4(ax: draw.Axes, result: Result) -> None:
-    theme, groups, errors = draw.current(), result.params.groups, 100 * result.int4_errors
-    width = 4 + 16 / np.array(groups)
-    ax.plot(width, errors, color=theme.ink, marker="o", markerfacecolor=theme.background, clip_on=False)
-    for x, y, group in zip(width, errors, groups, strict=True):
-        draw.note(ax, f"{group}", (x, y), (0, 7), ha="center")
-    eight, vectorwise = 100 * float(result.errors[AT["vectorwise"], 0]), style("vectorwise")
-    ax.axhline(eight, **vectorwise.line, linewidth=1.2)
-    ax.text(1, eight, "vector-wise INT8, no outliers", transform=ax.get_yaxis_transform(), ha="right", va="bottom",
-            fontsize=9, color=vectorwise.color)  # fmt: skip
-    ax.set(yscale="log", ylim=(eight / 3, 3 * errors.max()), xlabel="bits a weight, an FP16 scale a group counted")
-    ax.yaxis.set_major_formatter("{x:g}")
-    ax.set(ylabel="error of the products (%)", title="Weight-only INT4, by size of a group")
-
-
-EXPERIMENT = Experiment(
-    title=say("LLM.int8() and outlier features"),
-    question=say("What do a few large features do to an INT8 product, and which method stands them?"),
-    budget=5.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
-    figures=(outliers, remedies), cases=cases,
+counts = beside("outliers", {"no outliers": of("errors", dimensions=0), "most outliers": of("errors", dimensions=-1)})
+E.figure(
+    "outliers",
+    with_(line(of("inputs").then("magnitude", lambda x: abs(x[0]).max(["layer", "position"])), x="width", log="y",
+               xlabel="feature dimension", ylabel="largest magnitude",
+               title=lambda r: f"Inputs of products, {r.p.planted} outlier dimensions planted"), threshold),
+    bars((counts * 100).mean("seed"), y="method", hue="outliers", names=NAMES, numbers="{:.1f}",
+         xlabel="relative error of the INT8 products (%)",
+         title="Outliers spoil every method but those that take them to FP16"),
+    size=(8, 9),
+)  # fmt: skip
+E.figure(
+    "remedies",
+    bars(of("threshold_errors", method="llm_int8").then("error", lambda x: 100 * x[0]), x="threshold", numbers="{:.2f}",
+         xlabel="magnitude from which a dimension goes to FP16", ylabel="error of the products (%)",
+         title="LLM.int8(): the paper's threshold of 6 is enough"),
+    heat(of("published").then("perplexity", lambda x: 100 * (x[1:] / x[0] - 1)), x="size", y="method", names=NAMES,
+         numbers="{:+.1f}", most=20, xlabel="parameters", label="perplexity above FP32's (%)",
+         title="The paper's Table 1, as published: what holds at 13B"),
+    size=(8, 9),
+)  # fmt: skip
+E.figure(
+    "groups",
+    bars(of("int4_errors").then("error", lambda x: 100 * x[0]), x="group", numbers="{:.1f}",
+         xlabel="weights that share a scale", ylabel="error of the products (%)",
+         title="INT4 weights: the smaller the groups, the smaller the error"),
 )  # fmt: skip

@@ -5,14 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ... import integers
-from ...hardware.cases import Arrays
-from ..base import Tick, one_threaded
+from ..frame import Params
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -22,50 +19,7 @@ if TYPE_CHECKING:
     Reading = tuple[nn.Linear, Tensor]  # a layer that reads a norm, and its input
 
 GAIN = 16.0  # a power of two: products with it and with its inverse are exact
-# The paper's criterion of an outlier feature:
-LEAST_MAGNITUDE = 6.0  # this magnitude ...
-LEAST_LAYERS = 0.25  # ... in this share of the layers ...
-LEAST_POSITIONS = 0.06  # ... and of the positions of a sequence
-LARGER = (3.0, 20.0)  # how many times as large as the largest of the other features
-NAMES = tuple(method.name for method in integers.METHODS)
-DECOMPOSED = tuple(method.name for method in integers.METHODS if method.decompose)  # those that have a threshold
 SKIP = ("head",)  # as the paper's library leaves the last layer
-
-
-@dataclass(frozen=True)
-class Params:
-    """``width`` to ``context``: the transformer; ``batch``, ``steps``, ``lr``: its training, once for each seed.
-
-    ``windows``: held-out windows of ``context`` characters. ``dimensions``: numbers of outlier dimensions planted;
-    ``planted``: how many for the thresholds. ``groups``: weights of INT4 that share a scale.
-    """
-
-    width: int = 64
-    layers: int = 2
-    heads: int = 4
-    context: int = 64
-    batch: int = 16
-    steps: int = 600
-    lr: float = 3e-3
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    windows: int = 128
-    dimensions: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7)
-    planted: int = 6
-    thresholds: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0,
-                                     64.0)  # fmt: skip
-    groups: tuple[int, ...] = (4, 8, 16, 32, 64)
-
-    @property
-    def ends(self) -> Params:
-        """What of each further network is measured: the least and the most outliers, and so on."""
-        thresholds = self.thresholds[0], LEAST_MAGNITUDE, self.thresholds[-1]
-        return replace(self, dimensions=self.dimensions[:: len(self.dimensions) - 1], thresholds=thresholds,
-                       groups=self.groups[:: len(self.groups) - 1])  # fmt: skip
-
-    @property
-    def was_planted(self) -> np.ndarray:
-        """Which dimensions are outliers of the model on which thresholds are tried, bool (width,)."""
-        return np.isin(np.arange(self.width), outlier_dimensions(self.width, self.planted))
 
 
 def outlier_dimensions(width: int, n: int) -> list[int]:
@@ -118,84 +72,27 @@ def readers(model: nn.Module, tokens: Tensor) -> list[Reading]:
     return found
 
 
-def task_of(params: Params) -> Task:
+def task_of(p: Params) -> Task:
     from ...training import tasks
 
-    return tasks.characters(width=params.width, layers=params.layers, heads=params.heads, context=params.context,
-                            batch=params.batch)  # fmt: skip
+    return tasks.characters(width=p.width, layers=p.layers, heads=p.heads, context=p.context, batch=p.batch)
 
 
-def untrained(params: Params, seed: int = 0) -> nn.Module:
-    """The transformer before its training."""
-    return task_of(params).model(seed)
-
-
-@one_threaded
-def trained(params: Params, seed: int, tick: Callable[[float, str], None]) -> tuple[nn.Module, Tensor, Tensor]:
+def trained(p: Params, seed: int) -> tuple[nn.Module, Tensor, Tensor]:
     """The transformer after its training, and held-out windows with the characters that follow, int64 (windows, t)."""
     import torch
 
-    task, model = task_of(params), untrained(params, seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=params.lr, weight_decay=0.01)
-    for step, batch in enumerate(task.batches(seed, params.steps)):
-        optimizer.param_groups[0]["lr"] = params.lr * min(1.0, (step + 1) / 20)
+    task = task_of(p)
+    model = task.model(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=p.lr, weight_decay=0.01)
+    for step, batch in enumerate(task.batches(seed, p.steps)):
+        optimizer.param_groups[0]["lr"] = p.lr * min(1.0, (step + 1) / 20)
         loss = task.loss(model, batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        tick(step / params.steps, f"training, seed {seed}, step {step}")
-    held_out = [torch.cat(parts)[: params.windows] for parts in zip(*task.held_out(), strict=True)]
+    held_out = [torch.cat(parts)[: p.windows] for parts in zip(*task.held_out(), strict=True)]
     return model.eval(), held_out[0], held_out[1]
-
-
-def measure(params: Params, model: nn.Module, tokens: Tensor, targets: Tensor, tick: Tick) -> Arrays:
-    """The result's arrays of one trained model."""
-    from ...nn import Int4Linear, int4_linears, int8_linears
-
-    plain = readers(model, tokens)
-    exact = [x.double() @ linear.weight.detach().double().T for linear, x in plain]
-    logits, base = logits_and_loss(model, tokens, targets)
-
-    def predicted(narrow: nn.Module) -> tuple[float, float]:
-        """Loss and divergence of a narrow model."""
-        found, loss = logits_and_loss(narrow, tokens, targets)
-        return loss, divergence(logits, found)
-
-    by_dimensions = np.zeros((3, len(NAMES), len(params.dimensions)))
-    unchanged = np.zeros(len(params.dimensions), np.int64)
-    for j, n in enumerate(params.dimensions):
-        tick(0.5 + 0.3 * j / len(unchanged), f"{n} outlier dimensions")
-        outlying = planted(model, n)
-        reading = readers(outlying, tokens)
-        unchanged[j] = int((logits_and_loss(outlying, tokens, targets)[0] == logits).all())
-        for i, name in enumerate(NAMES):
-            moved = predicted(int8_linears(outlying, name, skip=SKIP))
-            by_dimensions[:, i, j] = product_error(reading, exact, name), *moved
-    outlying = planted(model, params.planted)
-    reading = readers(outlying, tokens)
-    by_threshold = np.zeros((2, len(DECOMPOSED), len(params.thresholds)))
-    shares = np.zeros(len(params.thresholds))
-    for k, threshold in enumerate(params.thresholds):
-        tick(0.8 + 0.15 * k / len(shares), f"threshold {threshold}")
-        for i, name in enumerate(DECOMPOSED):
-            loss = predicted(int8_linears(outlying, name, threshold, skip=SKIP))[0]
-            by_threshold[:, i, k] = product_error(reading, exact, name, threshold), loss
-        shares[k] = 1 - np.mean([integers.outliers(x.numpy(), threshold) for _, x in reading])
-    tick(0.95, "INT4 weights")
-    by_group = np.zeros((3, len(params.groups)))
-    for g, group in enumerate(params.groups):
-        error = relative_error([Int4Linear(linear, group) for linear, _ in plain], plain, exact)
-        by_group[:, g] = error, *predicted(int4_linears(model, group, skip=SKIP))
-    return {
-        **dict(zip(("errors", "losses", "divergences"), by_dimensions, strict=True)),
-        **dict(zip(("threshold_errors", "threshold_losses"), by_threshold, strict=True)),
-        **dict(zip(("int4_errors", "int4_losses", "int4_divergences"), by_group, strict=True)),
-        "fp32_loss": np.array([base]), "unchanged": unchanged, "int8_shares": shares,
-        "inputs": np.stack([x.numpy() for _, x in reading]),
-        "weights": np.concatenate([linear.weight.detach().numpy().T for linear, _ in reading], axis=1),
-        "parameters": np.concatenate([p.detach().numpy().ravel() for p in model.parameters()]),
-        "tokens": tokens.numpy(), "targets": targets.numpy(),
-    }  # fmt: skip
 
 
 def logits_and_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> tuple[np.ndarray, float]:
