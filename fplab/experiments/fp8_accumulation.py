@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,10 +22,13 @@ from .. import draw, exact, numeric
 from ..hardware.cases import Arrays, Case
 from ..hardware.core_cases import direct_case
 from ..hardware.products import ONE_CHAIN, Plan, Product
-from ..words import CLAUSE, COMMA, Text, joined, say, say_of, verbatim
-from .base import Claims, Columns, Digested, Experiment, Tick, in_columns, sheet
-from .outcomes import Outcome, Sample, failed, measured, passed, same_bits, verdict
-from .statistics import equivalent, superior
+from ..words import CLAUSE, COMMA, joined, say
+from .base import Columns
+from .frame import Axis, Experiment, Params, Result
+from .long_products import along_k
+from .outcomes import Outcome, Sample, all_pass, failed, measured, passed, same_bits, verdict
+from .panels import dots, line, with_
+from .quantities import Quantity, equivalent, of, superior, table
 
 Array = np.ndarray[Any, Any]
 K = 4096  # the report's
@@ -39,14 +41,16 @@ DISTRIBUTIONS: dict[str, Callable[[float], float]] = {
     "uniform, both signs": lambda x: (x + LARGEST) / (2 * LARGEST),
     "uniform, positive": lambda x: x / LARGEST,
 }
-NORMAL, BOTH, POSITIVE = range(3)
+NORMAL, BOTH, POSITIVE = DISTRIBUTIONS
+REPORTED = K
 SERIES: dict[str, dict[str, Any]] = {  # arguments of :func:`product`
     "H100": {"gpu": "H100"},
     "H100, promoted every 128": {"gpu": "H100", "promote": 128},
     "Ada": {"gpu": "Ada"},
     "B200": {"gpu": "B200"},
 }
-CHAIN, PROMOTED, ADA, B200 = range(4)
+CHAIN, PROMOTED, ADA, B200 = SERIES
+EVERY = {f"H100, promoted every {n}": {"gpu": "H100", "promote": n} for n in INTERVALS}
 DRAWS = 4  # squares of the results
 TIMES = 2.0  # between growth in proportion to K, 8 times here, and with its square root, 2.8 times
 ALIKE = 0.415  # log2 of four thirds
@@ -55,13 +59,13 @@ SIDE = 512  # of the square of results by which definitions are compared
 SPREAD = 7  # every so many elements are summed by integers
 
 
-@dataclass(frozen=True)
-class Params:
-    """``rows``: of A and of B^T in the sweep over K, which ends at ``2**longest``. ``sides``: rows at K = 4096."""
-
-    rows: int = 256
-    longest: int = 14
-    sides: tuple[int, ...] = (64, 512, 1024, 4096)
+# ``rows``: of A and of B^T in the sweep over K, which ends at ``2**longest``. ``sides``: rows at K = 4096.
+E = Experiment(
+    "FP8 products in 14 bits",
+    "How much does Hopper's short accumulator lose, and does adding to FP32 every 128 products repair it?",
+    budget=3.0, full={"rows": 256, "longest": 14, "sides": (64, 512, 1024, 4096)},
+    quick={"rows": 64, "longest": 13, "sides": (64, 256, 512)},
+)  # fmt: skip
 
 
 # --- operands, products, errors ---------------------------------------------------------------------------------
@@ -119,8 +123,7 @@ DEFINITIONS: dict[str, Callable[[Array, Array], Any]] = {  # of the magnitudes o
     "norm of the errors over that of the results": lambda error, want: np.sqrt((error**2).sum() / (want**2).sum()),
     "median error, each over its own result": of_own(np.median),
 }
-OWN, OF_RMS, OF_LARGEST, NORM = range(4)
-RMS = "largest error over the r.m.s. result"  # the one that the curves show
+OWN, RMS, OF_LARGEST, NORM, _ = DEFINITIONS  # the curves show the second one
 
 
 def relative(found: Array, want: Array, definition: str = RMS) -> float:
@@ -148,260 +151,267 @@ def aligned_bits(gpu: str) -> int:
     return int(falls[sums != 2.0**12].max(initial=0)) + 1
 
 
-# --- the run ----------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Result:
-    """Products by K, promotion interval and size.
-
-    ``sizes``: every K. ``a``, ``b`` (distribution, row, k): E4M3 codes. ``results`` (distribution, series, K, row,
-    row): FP32 bits of the product over the first K; ``exact`` (distribution, K, row, row), float64 without error.
-    ``promoted`` (distribution, interval, row, row), at K = 4096. ``running`` (distribution, 2, step): one element after
-    every 32 products, in one chain and promoted every 128, with ``running_exact``. ``defined`` (distribution, side,
-    chain or promoted, definition): relative errors at K = 4096.
-    """
-
-    params: Params
-    sizes: Digested
-    a: Digested
-    b: Digested
-    results: Digested
-    exact: Digested
-    promoted: Digested
-    running: Digested
-    running_exact: Digested
-    defined: np.ndarray
-
-    def at(self, k: int) -> int:
-        return int(self.sizes.tolist().index(k))
-
-    def errors(self, i: int, s: int) -> Array:
-        """The relative error, of the r.m.s. result, by K."""
-        return np.array([relative(x, y) for x, y in zip(self.results[i, s], self.exact[i], strict=True)])
-
-    def squares(self) -> list[tuple[slice, slice]]:
-        """Draws: squares on the diagonal of the results, of other rows of A and B."""
-        step = self.params.rows // DRAWS
-        return [(slice(k, k + step),) * 2 for k in range(0, step * DRAWS, step)]
-
-    def by_draw(self, i: int, s: int) -> Array:
-        """The relative error by draw and K."""
-        pairs = list(zip(self.results[i, s], self.exact[i], strict=True))
-        return np.array([[relative(x[at], y[at]) for x, y in pairs] for at in self.squares()])
+# --- what is measured -------------------------------------------------------------------------------------------
+def sizes(p: Params) -> list[int]:
+    """Every K."""
+    return [1 << i for i in range(5, p.longest + 1)]
 
 
-def run(params: Params, tick: Tick) -> Result:
-    sizes, found = 1 << np.arange(5, params.longest + 1), []
-    for i, distribution in enumerate(DISTRIBUTIONS):
-        tick(i / len(DISTRIBUTIONS), f"{distribution}: K up to {int(sizes[-1]):,}")
-        swept = sweep(distribution, params, sizes)
-        tick((i + 0.5) / len(DISTRIBUTIONS), f"{distribution}: what a relative error is")
-        found.append((*swept, defined(distribution, params)))
-    tick(1.0, "done")
-    return Result(params, sizes, *map(np.stack, zip(*found, strict=True)))
-
-
-def sweep(distribution: str, params: Params, sizes: Array) -> tuple[Array, ...]:
-    """The arrays of one distribution from ``a`` to ``running_exact``."""
+@E.cache
+def drawn(p: Params, distribution: str) -> list[Array]:
+    """A and B^T of the sweep, E4M3 codes (row, k)."""
     key = 2 * list(DISTRIBUTIONS).index(distribution)
-    drawn = [drawn_codes(distribution, key + side, params.rows, int(sizes[-1])) for side in (0, 1)]
-    a, b = (np.ascontiguousarray(numbers(of)) for of in drawn)
-    exactly_by_k = np.stack([exactly(a[:, :k], b[:, :k]) for k in sizes])
-    results = [[product(a[:, :k], b[:, :k], **how) for k in sizes] for how in SERIES.values()]
-    promoted = [product(a[:, :K], b[:, :K], "H100", interval) for interval in INTERVALS]
-    begun = np.arange(K) < 32 * np.arange(1, K // 32 + 1)[:, None]
-    x, y = np.where(begun, a[0, :K], np.float32(0)), b[:1, :K]
-    running = [product(x, y, "H100", promote)[:, 0] for promote in (None, 128)]
-    return (*drawn, np.array(results), exactly_by_k, np.stack(promoted), np.stack(running), exactly(x, y)[:, 0])
+    return [drawn_codes(distribution, key + side, p.rows, 1 << p.longest) for side in (0, 1)]
 
 
-def defined(distribution: str, params: Params) -> Array:
-    """Relative errors at K = 4096 by every definition, for growing matrices: (side, chain or promoted, definition)."""
+@E.cache
+def leading(p: Params, distribution: str, k: int) -> list[Array]:
+    """The first products of both, float32."""
+    return [np.ascontiguousarray(numbers(codes[:, :k])) for codes in drawn(p, distribution)]
+
+
+@E.cache
+def product_at(p: Params, distribution: str, series: str, k: int) -> Array:
+    """FP32 bits of the product over the first k."""
+    a, b = leading(p, distribution, k)
+    return product(a, b, **(SERIES | EVERY)[series])
+
+
+@E.cache
+def exact_at(p: Params, distribution: str, k: int) -> Array:
+    """The same without error, float64."""
+    return exactly(*leading(p, distribution, k))
+
+
+def swept(series: str, k: int) -> bool:
+    """Whether a series is measured at some K: what is promoted at other intervals, at K = 4,096 alone."""
+    return series in SERIES or k == REPORTED
+
+
+ALONG: dict[str, Axis] = {"distribution": DISTRIBUTIONS, "series": SERIES | EVERY, "K": sizes}
+
+
+@E.measure(axes=ALONG, dims=("row", "column"), digested=True)
+def results(p: Params, distribution: str, series: str, K: int) -> Array | None:
+    """The products, float32."""
+    return product_at(p, distribution, series, K).view(np.float32) if swept(series, K) else None
+
+
+@E.measure("exact", axes={"distribution": DISTRIBUTIONS, "K": sizes}, dims=("row", "column"), digested=True)
+def without_error(p: Params, distribution: str, K: int) -> Array:
+    """The exact products."""
+    return exact_at(p, distribution, K)
+
+
+@E.measure("error", axes={**ALONG, "definition": ...})
+def errors(p: Params, distribution: str, series: str, K: int) -> dict[str, float] | None:
+    """Relative errors by every definition."""
+    if not swept(series, K):
+        return None
+    got, want = product_at(p, distribution, series, K), exact_at(p, distribution, K)
+    return {name: relative(got, want, name) for name in DEFINITIONS}
+
+
+@E.measure(axes=ALONG, dims=("draw",))
+def by_draw(p: Params, distribution: str, series: str, K: int) -> Array | None:
+    """The error over the r.m.s. result, of each square on the diagonal: of other rows of A and of B."""
+    if not swept(series, K):
+        return None
+    got, want = product_at(p, distribution, series, K), exact_at(p, distribution, K)
+    step = p.rows // DRAWS
+    squares = [slice(start, start + step) for start in range(0, step * DRAWS, step)]
+    return np.array([relative(got[at, at], want[at, at]) for at in squares])
+
+
+@E.measure(axes={"series": (CHAIN, PROMOTED)}, dims={"terms": range(32, K + 1, 32)}, unit="%", digested=True)
+def behind(p: Params, series: str) -> Array:
+    """The error of one sum of positive products after every 32 of them."""
+    a, b = leading(p, POSITIVE, K)
+    x = np.where(np.arange(K) < np.arange(32, K + 1, 32)[:, None], a[0], np.float32(0))
+    want = exactly(x, b[:1])[:, 0]
+    return 100 * (product(x, b[:1], **SERIES[series])[:, 0].view(np.float32) - want) / want
+
+
+@E.measure(axes={"distribution": DISTRIBUTIONS, "side": "sides", "series": (CHAIN, PROMOTED), "definition": ...})
+def defined(p: Params, distribution: str, side: int, series: str) -> dict[str, float]:
+    """Relative errors at K = 4,096 by every definition, for growing matrices."""
+    got, want = large_product(p, distribution, series), large(p, distribution)[2]
+    return {name: relative(got[:side, :side], want[:side, :side], name) for name in DEFINITIONS}
+
+
+@E.cache
+def large(p: Params, distribution: str) -> tuple[Array, Array, Array]:
+    """The largest matrices and their product without error."""
     key = 100 + 2 * list(DISTRIBUTIONS).index(distribution)
-    a, b = (numbers(drawn_codes(distribution, key + side, params.sides[-1], K)) for side in (0, 1))
-    want, both = exactly(a, b), [product(a, b, "H100", promote) for promote in (None, 128)]
-    return np.array([
-        [[relative(got[:side, :side], want[:side, :side], name) for name in DEFINITIONS] for got in both]
-        for side in params.sides
-    ])  # fmt: skip
+    a, b = (numbers(drawn_codes(distribution, key + side, p.sides[-1], K)) for side in (0, 1))
+    return a, b, exactly(a, b)
 
 
-def rows(result: Result) -> Columns:
-    """One row per error: by K and accumulator, by promotion interval, and by definition and size at K = 4096."""
-    names = ("operands", "accumulator", "K", "results", "definition", "relative error")
-    found: list[tuple[Any, ...]] = []
-    sides, count = result.params.sides, result.params.rows**2
-    for i, of in enumerate(DISTRIBUTIONS):
-        for (s, series), (j, k), name in itertools.product(enumerate(SERIES), enumerate(result.sizes), DEFINITIONS):
-            found.append((of, series, int(k), count, name, relative(result.results[i, s, j], result.exact[i, j], name)))
-        for j, interval in enumerate(INTERVALS):
-            error = relative(result.promoted[i, j], result.exact[i, result.at(K)])
-            found.append((of, f"H100, promoted every {interval}", K, count, RMS, error))
-        for (j, side), (p, series) in itertools.product(enumerate(sides), enumerate(list(SERIES)[:2])):
-            errors = zip(DEFINITIONS, result.defined[i, j, p].tolist(), strict=True)
-            found += [(of, series, K, side**2, name, error) for name, error in errors]
-    return in_columns(names, found)
+@E.cache
+def large_product(p: Params, distribution: str, series: str) -> Array:
+    """Their product, FP32 bits."""
+    return product(*large(p, distribution)[:2], **SERIES[series])
+
+
+@E.table
+def rows(r: Result) -> Columns:
+    """One row per error: by K and accumulator, and by size of the matrices at K = 4096, by every definition."""
+    sweep, large = table(error=r.error.expand_dims(side=[r.p.rows])), table(error=r.defined.expand_dims(K=[K]))
+    return {name: [*sweep[name], *large[name]] for name in sweep}
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-CLAIMS = Claims()
-NAMES = (say("normal"), say("uniform, both signs"), say("uniform, positive"))
-ACCUMULATORS = (verbatim("H100"), say("H100, promoted every 128"), verbatim("Ada"), verbatim("B200"))
-DEFINED = (
-    say("largest error, each over its own result"), say("largest error over the r.m.s. result"),
-    say("largest error over the largest result"), say("norm of the errors over that of the results"),
-    say("median error, each over its own result"),
-)  # fmt: skip
-
-
 def sample(values: Array, margin: float) -> Sample:
     return Sample(len(values), float(values.std(ddof=1)), margin)
+
+
+def bits(x: Any) -> Array:
+    """Of FP32 numbers."""
+    return np.asarray(x, np.float32).view(np.uint32)
 
 
 def percent(x: float) -> str:
     return f"{100 * x:.3g}%"
 
 
-@CLAIMS.library("the reference has no error: Python's integers")
-def reference(result: Result) -> Outcome:
+@E.library("the reference has no error: Python's integers")
+def reference(r: Result) -> Outcome:
     """Python's integers, in units of the grid on which all products lie."""
-    compared, rows = 0, result.params.rows
-    for (i, _), (j, k) in itertools.product(enumerate(DISTRIBUTIONS), enumerate(result.sizes.tolist())):
-        for row in range(0, rows, SPREAD):
-            column = (5 * row + j) % rows
-            x, y = (np.ldexp(numbers(of[:k]), -UNIT // 2).astype(np.int64).tolist()
-                    for of in (result.a[i, row], result.b[i, column]))  # fmt: skip
-            want = sum(p * q for p, q in zip(x, y, strict=True))
-            got = int(np.ldexp(result.exact[i, j, row, column], -UNIT))
+    compared = 0
+    for distribution, (j, k) in itertools.product(DISTRIBUTIONS, enumerate(sizes(r.p))):
+        a, b = (np.ldexp(numbers(codes[:, :k]), -UNIT // 2).astype(np.int64) for codes in drawn(r.p, distribution))
+        exact = r.exact.sel(distribution=distribution, K=k).values
+        for row in range(0, r.p.rows, SPREAD):
+            column = (5 * row + j) % r.p.rows
+            want = sum(x * y for x, y in zip(a[row].tolist(), b[column].tolist(), strict=True))
+            got = int(np.ldexp(exact[row, column], -UNIT))
             if got != want or abs(want) >= 1 << 53:
                 said = say("element {row}, {column} at K = {k}: {got} units, integers give {want}", row=row, k=k)
                 return failed(said.fill(column=column, got=got, want=want))
             compared += 1
-    return passed(say("{n} sums of up to {k:,} products", n=compared, k=result.sizes[-1]))
+    return passed(say("{n} sums of up to {k:,} products", n=compared, k=k))
 
 
-@CLAIMS.proved(
+@E.proved(
     "one chain keeps 14 significant bits on Hopper and Ada, of these sums and of terms beside a larger one; "
     "promoted sums and Blackwell's keep over 20"
 )
-def fourteen_bits(result: Result) -> Outcome:
-    used = [significant_bits(result.results[:, s]) for s in range(len(SERIES))]
-    chains = (CHAIN, ADA, B200)
-    beside = [aligned_bits(**SERIES[name]) for name in ("H100", "Ada", "B200")]
-    sums = joined([joined((name, str(n)), ": ") for name, n in zip(ACCUMULATORS, used, strict=True)], COMMA)
-    terms = joined([joined((ACCUMULATORS[s], str(n)), ": ") for s, n in zip(chains, beside, strict=True)], COMMA)
-    holds = [used[CHAIN], used[ADA], *beside[:2]] == [14] * 4 and min(used[PROMOTED], used[B200], beside[2]) > 20
-    return verdict(holds, say("{sums}; terms beside a larger one: {terms}", sums=sums, terms=terms))
+def fourteen_bits(r: Result) -> Outcome:
+    used = {name: significant_bits(bits(r.results.sel(series=name))) for name in SERIES}
+    terms = {name: aligned_bits(name) for name in (CHAIN, ADA, B200)}
+    sums, beside = (joined([f"{name}: {n}" for name, n in bits.items()], COMMA) for bits in (used, terms))
+    long = used[PROMOTED], used[B200], terms[B200]
+    holds = [used[CHAIN], used[ADA], terms[CHAIN], terms[ADA]] == [14] * 4 and min(long) > 20
+    return verdict(holds, say("{sums}; terms beside a larger one: {terms}", sums=sums, terms=beside))
 
 
-@CLAIMS.library("promotion every 128 is numpy's float32 sum of chains of 128")
-def promotion(result: Result) -> Outcome:
-    for i, name in enumerate(NAMES):
-        a, b = (numbers(of[i, :, :K]) for of in (result.a, result.b))
+@E.library("promotion every 128 is numpy's float32 sum of chains of 128")
+def promotion(r: Result) -> Outcome:
+    outcomes = []
+    for distribution in DISTRIBUTIONS:
+        a, b = leading(r.p, distribution, K)
         total = np.zeros((len(a), len(b)), np.float32)
         for k in range(0, K, 128):
             total = total + product(a[:, k : k + 128], b[:, k : k + 128], "H100").view(np.float32)
-        outcome = same_bits(result.results[i, PROMOTED, result.at(K)], total.view(np.uint32), "fp32")
-        if not outcome.holds:
-            return failed(say("{name}: {detail}", name=name, detail=outcome.detail))
-    return passed(say("{n:,} results, every bit", n=3 * result.params.rows**2))
+        got = r.results.sel(distribution=distribution, series=PROMOTED, K=K)
+        outcomes.append((distribution, same_bits(bits(got), bits(total), "fp32")))
+    return all_pass(outcomes, say("{n:,} results, every bit", n=3 * r.p.rows**2))
 
 
-@CLAIMS.proved("of these sums of positive products none is too large, and from K = 128 on Hopper's are too small")
-def shrinking(result: Result) -> Outcome:
-    values, want = result.results[POSITIVE].view(np.float32).astype(np.float64), result.exact[POSITIVE]
-    for s in (CHAIN, ADA, B200):
-        if above := int((values[s] > want).sum()):
-            return failed(say("{name}: {n} sums are too large", name=ACCUMULATORS[s], n=above))
-    below = float((values[CHAIN] < want)[result.sizes >= 128].mean())
-    said = say("{n:,} sums; on H100 {share} of those from K = 128 on are too small", n=3 * want.size)
-    return verdict(below > 0.99, said.fill(share=percent(below)))
+@E.proved("of these sums of positive products none is too large, and from K = 128 on Hopper's are too small")
+def shrinking(r: Result) -> Outcome:
+    sums, want = r.results.sel(distribution=POSITIVE), r.exact.sel(distribution=POSITIVE)
+    above = int((sums.sel(series=[CHAIN, ADA, B200]) > want).sum())
+    below = float((sums.sel(series=CHAIN) < want).sel(K=slice(128, None)).mean())
+    said = say("{n:,} sums, {above} too large; on H100 {share} of those from K = 128 on are too small", above=above)
+    return verdict(not above and below > 0.99, said.fill(n=3 * want.size, share=percent(below)))
 
 
-@CLAIMS.measured("errors of one sign grow with K, of both signs more slowly by a factor of 2")
-def growth(result: Result) -> Outcome:
-    errors = (result.by_draw(i, CHAIN) for i in (POSITIVE, NORMAL))
-    one, both = (e[:, result.at(K)] / e[:, result.at(512)] for e in errors)
-    said = say("from K = 512 to {k:,}: {one:.1f} times with one sign, {both:.1f} with both", k=K)
-    return superior(one, both, TIMES, said.fill(one=one.mean(), both=both.mean()))
+def growing(distribution: str) -> Quantity:
+    """How many times the error grows from K = 512 to 4,096."""
+    at = {"distribution": distribution, "series": CHAIN}
+    return of("by_draw", K=K, **at) / of("by_draw", K=512, **at)
 
 
-@CLAIMS.measured("positive operands pass 2% between K = 1,024 and 2,048, and err by 7 to 9% at 4,096")
-def passes(result: Result) -> Outcome:
-    errors = result.by_draw(POSITIVE, CHAIN)
-    error = {k: errors[:, result.at(k)] for k in (1024, 2048, K)}
+E.claim(superior("growth", "errors of one sign grow with K, of both signs more slowly by a factor of 2",
+                 growing(POSITIVE), growing(NORMAL), by=TIMES))  # fmt: skip
+
+
+@E.measured("positive operands pass 2% between K = 1,024 and 2,048, and err by 7 to 9% at 4,096")
+def passes(r: Result) -> Outcome:
+    error = {k: r.by_draw.sel(distribution=POSITIVE, series=CHAIN, K=k).values for k in (1024, 2048, K)}
     holds = error[1024].max() < 0.02 < error[2048].min() and 0.07 < error[K].min() <= error[K].max() < 0.09
     texts = [say("K = {k:,}: {share}", k=k, share=percent(float(v.mean()))) for k, v in error.items()]
     return measured(bool(holds), joined(texts, COMMA), sample(error[K], 0.01))
 
 
-@CLAIMS.measured(
-    "DeepSeek-V3's 'nearly 2%' at K = 4096 is, to 0.8 points, the largest error over r.m.s. result at 512x512"
-)
-def nearly(result: Result) -> Outcome:
+@E.measured("DeepSeek-V3's 'nearly 2%' at K = 4096 is, to 0.8 points, the largest error over r.m.s. result at 512x512")
+def nearly(r: Result) -> Outcome:
     """The definition and the size that come to the report's figure: it grows with the matrix, and is smaller below.
 
     Fresh draws of two matrices gave 1.4% to 1.9%: the largest error of a matrix is a matter of chance.
     """
-    sides = result.params.sides
-    found = result.defined[[NORMAL, BOTH]][:, :, 0, OF_RMS]
-    there = found[:, sides.index(SIDE)]
-    grows = ", ".join(f"{n}x{n} {percent(x)}" for n, x in zip(sides, found[0], strict=True))
+    by_side = r.defined.sel(distribution=[NORMAL, BOTH], series=CHAIN, definition=RMS)
+    there = by_side.sel(side=SIDE).values
+    grows = ", ".join(f"{n}x{n} {percent(x)}" for n, x in zip(r.p.sides, by_side[0].values.tolist(), strict=True))
     said = say("normal {normal}, uniform, both signs {uniform} of the r.m.s.; it grows with the matrix: {grows}")
     said = said.fill(normal=percent(there[0]), uniform=percent(there[1]), grows=grows)
-    holds = bool((np.abs(there - NEARLY) < 0.008).all() and (found[:, -1] > found[:, 0]).all())
+    holds = bool((np.abs(there - NEARLY) < 0.008).all() and (by_side[:, -1] > by_side[:, 0]).all())
     return measured(holds, said, sample(there, 0.008))
 
 
-@CLAIMS.measured("no other definition gives it there: over 100%, or below 1%; and positive operands over 5%")
-def others(result: Result) -> Outcome:
-    found = result.defined[:, result.params.sides.index(SIDE), 0]
-    both, least = found[[NORMAL, BOTH]], found[POSITIVE].min()
-    holds = bool((both[:, OWN] > 1).all() and (both[:, [OF_LARGEST, NORM]] < 0.01).all() and least > 0.05)
-    columns = list(zip(DEFINED, both.min(axis=0), both.max(axis=0), strict=True))
-    texts = [say("{definition}: {low} to {high}", definition=name, low=percent(low), high=percent(high))
-             for i, (name, low, high) in enumerate(columns) if i != OF_RMS]  # fmt: skip
+@E.measured("no other definition gives it there: over 100%, or below 1%; and positive operands over 5%")
+def others(r: Result) -> Outcome:
+    there = r.defined.sel(side=SIDE, series=CHAIN)
+    both, least = there.sel(distribution=[NORMAL, BOTH]), float(there.sel(distribution=POSITIVE).min())
+    holds = (both.sel(definition=OWN) > 1).all() and (both.sel(definition=[OF_LARGEST, NORM]) < 0.01).all()
+    ends = [(name, both.sel(definition=name)) for name in DEFINITIONS if name != RMS]
+    texts = [say("{definition}: {low} to {high}", definition=name, low=percent(float(x.min())),
+                 high=percent(float(x.max()))) for name, x in ends]  # fmt: skip
     last = say("positive operands: {share} and more", share=percent(least))
-    return measured(holds, joined((*texts, last), CLAUSE), sample(both[:, NORM], 0.01))
+    norms = both.sel(definition=NORM).values
+    return measured(bool(holds and least > 0.05), joined((*texts, last), CLAUSE), sample(norms, 0.01))
 
 
-@CLAIMS.measured("promoted every 128, the error at K = 4096 is at least 5 times smaller")
-def repairs(result: Result) -> Outcome:
-    texts: list[Text] = []
-    gains = []
-    for i, name in enumerate(NAMES):
-        chain, promoted = (result.by_draw(i, s)[:, result.at(K)] for s in (CHAIN, PROMOTED))
-        gains.append(chain / promoted)
-        said = say("{name}: {times:.0f} times less, {share}", name=name, times=gains[-1].mean())
-        texts.append(said.fill(share=percent(float(promoted.mean()))))
-    least = np.min(gains, axis=0)
-    return measured(bool((least >= 5).all()), joined(texts, CLAUSE), sample(least, 5.0))
+@E.measured("promoted every 128, the error at K = 4096 is at least 5 times smaller")
+def repairs(r: Result) -> Outcome:
+    chain, promoted = (r.by_draw.sel(series=name, K=K).values for name in (CHAIN, PROMOTED))
+    gains, left = (chain / promoted).min(axis=0), percent(float(promoted.max()))
+    said = say("{times:.0f} times less and more, {share} at most", times=gains.min(), share=left)
+    return measured(bool((gains >= 5).all()), said, sample(gains, 5.0))
 
 
-@CLAIMS.measured("the longer the interval of promotion, the larger the error; 4,096 is one chain")
-def intervals(result: Result) -> Outcome:
-    want = result.exact[POSITIVE, result.at(K)]
-    found = np.array([[relative(x[at], want[at]) for x in result.promoted[POSITIVE]] for at in result.squares()])
-    same = np.array_equal(result.promoted[:, INTERVALS.index(K)], result.results[:, CHAIN, result.at(K)])
-    ratios = (found[:, 1:] / found[:, :-1]).min(axis=1)
-    said = ", ".join(f"{n}: {percent(x)}" for n, x in zip(INTERVALS, found.mean(axis=0), strict=True))
-    return measured(bool((ratios > 1).all()) and same, said, sample(ratios, 1.0))
+@E.measured("the longer the interval of promotion, the larger the error; 4,096 is one chain")
+def intervals(r: Result) -> Outcome:
+    errors = r.by_draw.sel(distribution=POSITIVE, series=[*EVERY], K=K).values
+    one, other = (bits(r.results.sel(series=name, K=K)) for name in (f"H100, promoted every {K}", CHAIN))
+    ratios = (errors[1:] / errors[:-1]).min(axis=0)
+    said = ", ".join(f"{n}: {percent(x)}" for n, x in zip(INTERVALS, errors.mean(axis=1), strict=True))
+    return measured(bool((ratios > 1).all()) and np.array_equal(one, other), said, sample(ratios, 1.0))
 
 
-@CLAIMS.measured("Ada errs as much as Hopper from K = 512 on, within a third")
-def ada(result: Result) -> Outcome:
-    logs = (np.log2(result.by_draw(i, ADA) / result.by_draw(i, CHAIN)) for i in range(3))
-    ratios = np.array([x[:, result.at(512) :].mean(axis=1) for x in logs])
-    said = say("{low:.2f} to {high:.2f} times Hopper's error; in powers of 2", low=2 ** ratios.min())
-    return equivalent(ratios.mean(axis=0), 0.0, ALIKE, said.fill(high=2 ** ratios.max()))
+def over_hopper(series: str, first: int) -> Quantity:
+    """By how much another GPU errs, as a multiple of Hopper's error, from some K on."""
+    ways = {"K": slice(first, None), "series": series}, {"K": slice(first, None), "series": CHAIN}
+    return of("by_draw", **ways[0]) / of("by_draw", **ways[1])
 
 
-@CLAIMS.measured("Blackwell errs a thousand times less from K = 128 on")
-def blackwell(result: Result) -> Outcome:
-    errors = np.array([result.by_draw(i, B200) for i in range(3)])
-    chains = np.array([result.by_draw(i, CHAIN) for i in range(3)])
-    least = 1 / (errors / chains)[..., 2:].max(axis=(0, 2))
-    said = say("{least:,.0f} times smaller and more, {worst} at most", least=least.min(), worst=percent(errors.max()))
+E.claim(equivalent("ada", "Ada errs as much as Hopper from K = 512 on, within a third",
+                   over_hopper(ADA, 512).log2.mean("distribution", "K"), within=ALIKE))  # fmt: skip
+
+
+@E.measured("Blackwell errs a thousand times less from K = 128 on")
+def blackwell(r: Result) -> Outcome:
+    least = 1 / over_hopper(B200, 128).read(r).max(["distribution", "K"]).values
+    said = say("{least:,.0f} times smaller and more, {worst} at most", least=least.min())
+    said = said.fill(worst=percent(float(r.by_draw.sel(series=B200).max())))
     return measured(bool((least > 1000).all()), said, sample(least, 1000.0))
+
+
+E.answer("one chain on H100 loses {chain:.1%} of a positive sum of 4,096 FP8 products, promoted every 128 "
+         "{promoted:.2%}",
+         chain=of("by_draw", distribution=POSITIVE, series=CHAIN, K=K),
+         promoted=of("by_draw", distribution=POSITIVE, series=PROMOTED, K=K))  # fmt: skip
 
 
 # --- torch's FP8 product on a GPU -------------------------------------------------------------------------------
@@ -456,7 +466,8 @@ def plans() -> dict[str, Plan]:
     return found | {f"{n} accumulators": {"accumulators": n} for n in (2, 4)}
 
 
-def cases(params: Params) -> Iterator[Case]:
+@E.hardware
+def cases(p: Params) -> Iterator[Case]:
     def case(name: str, inputs: Callable[[], Arrays], fast: bool, question: str = "") -> Case:
         how = "fast accumulation" if fast else "promoted"
         tried = plans() if question else {}
@@ -465,123 +476,43 @@ def cases(params: Params) -> Iterator[Case]:
     for fast in (True, False):
         if fast:
             yield case("probes", probe_operands, fast)
-        for of in DISTRIBUTIONS:
-            yield case(f"{of}, k = {BLOCK}", partial(random_operands, of, BLOCK), fast)
-        for of, k in itertools.product(DISTRIBUTIONS, (128, 512, 4096)):
-            yield case(f"{of}, k = {k}", partial(random_operands, of, k), fast, QUESTIONS[fast])
+        for kind, k in itertools.product(DISTRIBUTIONS, (BLOCK, 128, 512, 4096)):
+            question = "" if k == BLOCK else QUESTIONS[fast]
+            yield case(f"{kind}, k = {k}", partial(random_operands, kind, k), fast, question)
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-TITLES = ("Normal", "Uniform on (-1, 1)", "Uniform on (0, 1)")
-SHORT = ("H100, one chain", "H100, promoted", "Ada", "B200")
-LOOKS = (1, 0, 5, 2)
-NEAR = (0.015, 0.025)
-DOTTED: dict[str, Any] = {"linewidth": 0.8, "linestyle": (0, (1, 1.5))}
+def report(ax: draw.Axes, r: Result) -> None:
+    """The report's figure."""
+    mark = ax.axhline if ax.get_ylabel() == OVER_RMS else ax.axvline
+    mark(NEARLY, color=draw.current().ink, linewidth=1, linestyle=(0, (3, 2)))
 
 
-def plain_percent(x: float, _: Any = None) -> str:
-    """A power of ten as a percentage without an exponent."""
-    return f"{100 * x:.8f}".rstrip("0").rstrip(".") + "%"
+OVER_RMS = "largest error / r.m.s. result"
+TITLES = {NORMAL: "normally distributed", BOTH: "uniform on (-1, 1)", POSITIVE: "uniform on (0, 1)"}
+SHOWN = {CHAIN: "H100, one chain", **{name: name for name in (PROMOTED, ADA, B200)}}
 
 
-def percentages(ax: draw.Axes, low: float, high: float) -> None:
-    """A logarithmic axis of percentages, with the report's figure as a line."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    ax.set(yscale="log", ylim=(low, high))
-    ax.yaxis.set_major_locator(FixedLocator([10.0**e for e in range(-8, 1) if low <= 10.0**e <= high]))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(FuncFormatter(plain_percent))
-    ax.axhline(NEARLY, color=draw.current().ink, linewidth=1, linestyle=(0, (3, 2)))
-    draw.note(ax, "2%", (0, NEARLY), (4, 3), xycoords=("axes fraction", "data"))
-
-
-def draw_against_k(ax: draw.Axes, result: Result, i: int) -> None:
-    ax.set_xscale("log", base=2)
-    percentages(ax, 5e-8, 1)
-    ends = []
-    for s, name in enumerate(SHORT):
-        style, error = draw.look(LOOKS[s]), result.errors(i, s)
-        ax.plot(result.sizes, error, **style.marked)
-        ends.append((float(error[-1]), name.removeprefix("H100, "), style.color))
-    ax.axvline(K, color=draw.current().muted, **DOTTED)
-    ax.set_xlim(result.sizes[0], result.sizes[-1])
-    ax.set_xticks([2.0**e for e in range(5, 15, 3)])
-    ax.set(xlabel="K", ylabel="largest error / r.m.s. result", title=TITLES[i] + (" (GPUs emulated)" if i == 0 else ""))
-    draw.label_ends(ax, ends)
-
-
-def draw_intervals(ax: draw.Axes, result: Result) -> None:
-    ax.set_xscale("log", base=2)
-    percentages(ax, 1e-5, 0.3)
-    ends = []
-    normal = say_of("a distribution", "normal").into(draw.lettering.language())
-    for i, name in enumerate((normal, "(-1, 1)", "(0, 1)")):
-        style = draw.look((3, 4, 7)[i])
-        error = [relative(found, result.exact[i, result.at(K)]) for found in result.promoted[i]]
-        ax.plot(INTERVALS, error, **style.marked)
-        ends.append((error[-1], name, style.color))
-    ax.axvline(128, color=draw.current().muted, **DOTTED)
-    draw.note(ax, "DeepSeek-V3:\nevery 128", (128, 0.13), (5, 0), va="center", color=draw.current().muted)
-    ax.set_xlim(INTERVALS[0], INTERVALS[-1])
-    ax.set_xticks(INTERVALS[::2], [str(n) for n in INTERVALS[::2]])
-    ax.set(xlabel="products between promotions to FP32", ylabel="largest error / r.m.s. result",
-           title=f"How often to promote, K = {K:,}")  # fmt: skip
-    draw.label_ends(ax, ends)
-
-
-def draw_falls_behind(ax: draw.Axes, result: Result) -> None:
-    n, want = 32 * np.arange(1, K // 32 + 1), result.running_exact[POSITIVE]
-    sums, ends = result.running[POSITIVE].view(np.float32).astype(np.float64), []
-    for s, found in enumerate(sums):
-        error = 100 * (found - want) / want
-        ax.plot(n, error, **draw.look(LOOKS[s]).line)
-        ends.append((float(error[-1]), SHORT[s].removeprefix("H100, "), draw.look(LOOKS[s]).color))
-    doubled = np.flatnonzero(np.diff(np.floor(np.log2(sums[CHAIN])))) + 1
-    for place in doubled[-4:]:
-        ax.axvline(n[place], color=draw.current().muted, **DOTTED)
-    ax.set_xlim(0, K)
-    ax.set_xticks(range(0, K + 1, 1024), [f"{k:,}" for k in range(0, K + 1, 1024)])
-    ax.set(xlabel="products added  (dotted: the sum enters a new binade, and the grid doubles)",
-           ylabel="error of the sum (%)", title="One positive sum falls behind (H100, emulated)")  # fmt: skip
-    draw.label_ends(ax, ends)
-
-
-def draw_definitions(ax: draw.Axes, result: Result) -> None:
-    from matplotlib.patches import Rectangle
-
-    theme, sides = draw.current(), result.params.sides
-    left = -0.72 * len(sides)
-    ax.set(xlim=(left, len(sides)), ylim=(len(DISTRIBUTIONS) * (len(DEFINITIONS) + 1), -1))
-    ax.axis("off")
-    for j, side in enumerate(sides):
-        ax.text(j + 0.5, -0.3, f"{side}² results", ha="center", va="center", fontsize=9, color=theme.muted)
-    for i, title in enumerate(TITLES):
-        top = i * (len(DEFINITIONS) + 1)
-        ax.text(left, top + 0.5, title, va="center", fontweight="bold")
-        for d, name in enumerate(DEFINITIONS, top + 1):
-            ax.text(left, d + 0.5, name, va="center", fontsize=9)
-        for d, j in itertools.product(range(top + 1, top + 1 + len(DEFINITIONS)), range(len(sides))):
-            chain, promoted = result.defined[i, j, :, d - top - 1]
-            near = NEAR[0] < chain < NEAR[1]
-            ax.add_patch(Rectangle((j + 0.03, d + 0.06), 0.94, 0.88, facecolor=theme.exponent if near else theme.grid,
-                                   alpha=1 if near else 0.5, linewidth=1.5 * near, edgecolor=theme.ink))  # fmt: skip
-            ax.text(j + 0.48, d + 0.5, rounded(chain), ha="right", va="center", fontsize=9,
-                    fontweight="bold" if near else "normal")  # fmt: skip
-            ax.text(j + 0.54, d + 0.5, rounded(promoted), va="center", fontsize=9, color=theme.muted)
-    ax.set_title(f"Which relative error is nearly 2%? One chain of K = {K:,}, and promoted")
-
-
-def rounded(x: float) -> str:
-    return f"{100 * x:.2g}%" if x < 1 else f"{100 * float(f'{x:.2g}'):,.0f}%"
-
-
-EXPERIMENT = Experiment(
-    title=say("FP8 products in 14 bits"),
-    question=say("How much does Hopper's short accumulator lose, and does adding to FP32 every 128 products repair "
-                 "it?"),
-    budget=3.0, full=Params(), quick=Params(rows=64, longest=13, sides=(64, 256, 512)), result=Result, run=run,
-    rows=rows, claims=CLAIMS, cases=cases,
-    figures=(sheet("errors", (8, 7.4), (2, 2), *(partial(draw_against_k, i=i) for i in range(3)), draw_intervals),
-             sheet("two_percent", (8, 8.4), (2, 1), draw_falls_behind, draw_definitions, height_ratios=[1, 1.9])),
+E.figure(
+    "errors",
+    with_(line(of("error", distribution=POSITIVE, definition=RMS, series=[*SERIES]), x="K", hue="series", log="y",
+               marked=True, names=SHOWN, xlabel="K", ylabel=OVER_RMS,
+               title="Positive operands: H100 passes 2% (GPUs emulated)"),
+          report, along_k),
+    with_(line(of("by_draw", series=[*EVERY], K=K).then("error", lambda x: x.mean("draw")), x="series",
+               hue="distribution", log="y", marked=True, names=TITLES,
+               xlabel="products between promotions to FP32 (dashed: 2%)",
+               ylabel=OVER_RMS, xticks=range(len(INTERVALS)), xticklabels=[str(n) for n in INTERVALS],
+               title="The more often sums are promoted, the smaller the error (K = 4,096)"), report),
+    size=(8, 8),
+)  # fmt: skip
+E.figure(
+    "two_percent",
+    line("behind", x="terms", hue="series", names=SHOWN,
+         xlabel="products added", ylabel="error of the sum (%)", title="One positive sum falls behind (emulated)"),
+    with_(dots(of("defined", distribution=NORMAL, series=CHAIN), y="definition", hue="side", log="x",
+               names={side: f"{side}² results" for side in (*E.full.sides, *E.quick.sides)},
+               xlabel="relative error of one chain of K = 4,096 (dashed: 2%)",
+               title="Nearly 2% is the largest error over the r.m.s. result"), report),
+    size=(8, 8),
 )  # fmt: skip

@@ -1,60 +1,27 @@
 """The experiment ``fp8_accumulation``: mutants, drawn codes, relative errors by hand, what a GPU can answer."""
 
-import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from experiments.frame import CELLS, Mutant, frame, put, record
+from experiments.frame import CELLS, Mutant, frame, record
 from fplab import floats, tensorcore
 from fplab.errors import LabError
-from fplab.experiments import fp8_accumulation
+from fplab.experiments import fp8_accumulation as fp8
 from fplab.hardware.cases import NotHereError
 from fplab.hardware.core_cases import lab_product
 from fplab.hardware.products import ONE_CHAIN
 
-fp8 = fp8_accumulation
-PARAMS = fp8.Params(rows=64, longest=12, sides=(64, 512))
-LAST = 7  # the place of K = 4096
+PARAMS = replace(fp8.E.quick, longest=12, sides=(64, 512))
+DRAWN = {"reuse": ("drawn", "exact_at")}  # the operands
 
 
 def by_another(of: str, other: str) -> Any:
     """Products of a GPU by another."""
     return lambda good: lambda a, b, gpu, promote=None: good(a, b, other if gpu == of else gpu, promote)
-
-
-def of_the_others(result: Any) -> dict[str, Any]:
-    """The products of Ada and of Blackwell."""
-    results = result.results.copy()
-    for i, s in itertools.product(range(3), (fp8.ADA, fp8.B200)):
-        a, b = fp8.numbers(result.a[i]), fp8.numbers(result.b[i])
-        gpu = list(fp8.SERIES)[s]
-        results[i, s] = [fp8.product(a[:, :k], b[:, :k], gpu) for k in result.sizes]
-    return {"results": results}
-
-
-def references(result: Any) -> dict[str, Any]:
-    """The exact products."""
-    pairs = [(fp8.numbers(a), fp8.numbers(b)) for a, b in zip(result.a, result.b, strict=True)]
-    return {"exact": np.array([[fp8.exactly(a[:, :k], b[:, :k]) for k in result.sizes] for a, b in pairs])}
-
-
-def nothing(result: Any) -> dict[str, Any]:
-    """What the claim computes itself."""
-    return {}
-
-
-def ulp_off(x: Any) -> Any:
-    return x ^ np.uint32(1)
-
-
-def alike(result: Any) -> dict[str, Any]:
-    """Errors of one size of matrix also under another's name."""
-    defined = result.defined.copy()
-    defined[:, 0] = defined[:, 1]
-    return {"defined": defined}
 
 
 MUTANTS = (
@@ -64,22 +31,21 @@ MUTANTS = (
            lambda product: lambda a, b, gpu, promote=None: product(a, b, gpu)),
     Mutant("positive numbers of both signs", ("shrinking", "growth", "others"), "DISTRIBUTIONS",
            lambda good: {**good, "uniform, positive": good["uniform, both signs"]}),
-    Mutant("Hopper aligns to 14 bits", ("fourteen_bits",), CELLS, record("H100", "e4m3", alignment_bits=14),
-           part=nothing),
-    Mutant("Ada aligns to 25 bits", ("fourteen_bits",), CELLS, record("Ada", "e4m3", alignment_bits=25), part=nothing),
+    Mutant("Hopper aligns to 14 bits", ("fourteen_bits",), CELLS, record("H100", "e4m3", alignment_bits=14), **DRAWN),
+    Mutant("Ada aligns to 25 bits", ("fourteen_bits",), CELLS, record("Ada", "e4m3", alignment_bits=25), **DRAWN),
     Mutant("Blackwell aligns to 13 bits", ("fourteen_bits",), CELLS, record("B200", "e4m3", alignment_bits=13),
-           part=nothing),
+           **DRAWN),
     Mutant("Ada keeps a bit less", ("fourteen_bits", "ada"), CELLS,
-           record("Ada", "e4m3", alignment_bits=12, kept_bits=12), part=of_the_others),
-    Mutant("Blackwell adds as Ada", ("fourteen_bits", "blackwell"), "product", by_another("B200", "Ada"),
-           part=of_the_others),
-    Mutant("exact sums in FP32", ("reference",), "exactly", lambda good: lambda a, b: np.float32(good(a, b)),
-           part=references),
-    Mutant("errors of any size of matrix", ("nearly",), change=alike),
-    Mutant("4,096 is not one chain", ("intervals",), change=put("promoted", (0, 7, 1, 1), ulp_off)),
+           record("Ada", "e4m3", alignment_bits=12, kept_bits=12), **DRAWN),
+    Mutant("Blackwell adds as Ada", ("fourteen_bits", "blackwell"), "product", by_another("B200", "Ada"), **DRAWN),
+    Mutant("exact sums in FP32", ("reference",), "exactly", lambda good: lambda a, b: np.float32(good(a, b))),
+    Mutant("errors of one size of matrix for all", ("nearly",), "defined",
+           lambda good: lambda p, distribution, side, series: good(p, distribution, 512, series), **DRAWN),
+    Mutant("4,096 is not one chain", ("intervals",), "product", lambda product: lambda a, b, gpu, promote=None:
+           product(a, b, gpu, promote) ^ np.uint32(promote == 4096), **DRAWN),
 )  # fmt: skip
 
-globals().update(frame(fp8_accumulation, PARAMS, MUTANTS))
+globals().update(frame(fp8, PARAMS, MUTANTS))
 
 
 @pytest.mark.parametrize("distribution", fp8.DISTRIBUTIONS)
@@ -110,12 +76,14 @@ def test_the_fast_draw_is_the_plain_one(distribution: str) -> None:
 
 
 def test_runs_use_prefixes_of_the_same_operands(result: Any) -> None:
-    a, b = (fp8.numbers(of[2]) for of in (result.a, result.b))
-    want = tensorcore.matmul(a[:, :256], b[:, :256].T, gpu="Ada", inputs="e4m3").view(np.uint32)
-    assert np.array_equal(result.results[2, 2, 3], want)
-    assert result.running_exact[2, 7] == result.exact[2, 3, 0, 0]
-    assert result.running[2, 0, 7] == result.results[2, 0, 3, 0, 0]
-    assert result.running[2, 1, -1] == result.results[2, 1, LAST, 0, 0]
+    a, b = (fp8.numbers(codes) for codes in fp8.drawn(result.p, fp8.POSITIVE))
+    want = tensorcore.matmul(a[:, :256], b[:, :256].T, gpu="Ada", inputs="e4m3")
+    sums, exact = (x.sel(distribution=fp8.POSITIVE) for x in (result.results, result.exact))
+    assert np.array_equal(sums.sel(series="Ada", K=256), want)
+    for series in (fp8.CHAIN, fp8.PROMOTED):
+        for k in (256, 4096):
+            error = 100 * (sums.sel(series=series, K=k) - exact.sel(K=k))[0, 0] / exact.sel(K=k)[0, 0]
+            assert float(error) == result.behind.sel(series=series, terms=k)
 
 
 def test_relative_errors() -> None:
@@ -135,19 +103,9 @@ def test_significant_bits(values: list[float], bits: int) -> None:
 
 
 def test_the_table_has_every_error(result: Any) -> None:
-    table = list(zip(*fp8.rows(result).values(), strict=True))
-    assert len(table) == 3 * (4 * 8 * 5 + 8 + 2 * 2 * 5)
-    error = fp8.relative(result.results[2, 0, LAST], result.exact[2, LAST])
-    assert ("uniform, positive", "H100", 4096, 64**2, fp8.RMS, error) in table
-    assert all(math.isfinite(row[-1]) and row[-1] >= 0 for row in table)
-
-
-def test_the_cells_near_the_reports_figure_are_framed(result: Any) -> None:
-    _, two_percent = fp8.EXPERIMENT.figures
-    bold = [t.get_text() for t in two_percent(result).axes[-1].texts if t.get_fontweight() == "bold"]
-    assert [text for text in bold if text.endswith("%")] == ["2%", "2%"]  # the others are three titles
-    assert [fp8.plain_percent(10.0**e) for e in (0, -2, -7)] == ["100%", "1%", "0.00001%"]
-    assert [fp8.rounded(x) for x in (0.0201, 0.00065, 2.83, 741.2)] == ["2%", "0.065%", "280%", "74,000%"]
+    table = fp8.E.rows(result)
+    assert len(table["error"]) == 3 * ((4 * 8 + 7) * 5 + 2 * 2 * 5)
+    assert all(math.isfinite(error) and error >= 0 for error in table["error"])
 
 
 def test_long_sums_ask_and_short_ones_know() -> None:
