@@ -8,80 +8,37 @@ differ by is their own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import product
-from typing import Any
-
 import numpy as np
 
-from .. import draw, numeric
-from ..words import CLAUSE, COMMA, joined, say
-from .base import Claims, Columns, Digested, Experiment, Tick, in_columns
-from .outcomes import Outcome, verdict
-from .statistics import both, equivalent, superior
+from .. import numeric
+from .base import Columns, in_columns
+from .frame import Experiment, Params, Result
+from .panels import bars, line
+from .quantities import Quantity, above, equal, equivalent, of, superior, together
 
 GPU = "H100"
-WAYS = (("FP16", "fp16", 0), ("BF16", "bf16", 0), ("E4M3", "e4m3", 0), ("E4M3, P times $2^8$", "e4m3", 8))
-SHIFTED = 3  # the place of FlashAttention 3's FP8, which holds P times 2**8
+SHIFTED = "E4M3, P times $2^8$"  # as FlashAttention 3's FP8 holds P
+WAYS = {"FP16": ("fp16", 0), "BF16": ("bf16", 0), "E4M3": ("e4m3", 0), SHIFTED: ("e4m3", 8)}
 TILES = (16, 32, 64, 128, 0)  # keys of a tile; 0: all of them, one softmax
-MIDDLE = 2  # the place of the tile that is also taken in ascending order
 SPREADS = (1, 2, 4)  # standard deviations of the scores
 STORED = ("fp32", "fp16", "bf16")
 DEFINED = 32, 3  # keys and columns of what is also computed on exact numbers
-PLANS = ((0, "descending"), (16, "descending"), (16, "ascending"))  # in which it is
+PLANS = {"one softmax": (0, "descending"), "tiles, descending": (16, "descending"), "ascending": (16, "ascending")}
+
+E = Experiment(
+    "Attention by tiles",
+    "What do tiles of keys, their order and weights in FP8 change, against one softmax?", budget=3.0,
+    full={"rows": 64, "keys": 2048, "width": 64, "draws": 6, "seed": 100},  # of queries; of so many elements; sets
+    quick={"rows": 16, "keys": 256, "draws": 4},
+    gpu="Which tiles a library's attention takes, and how it computes exp2, is not known: these are plans.",
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Params:
-    """``rows`` of queries and ``keys`` of ``width`` elements; ``draws``: how many sets of them, from ``seed`` on."""
-
-    rows: int = 64
-    keys: int = 2048
-    width: int = 64
-    draws: int = 6
-    seed: int = 100
-
-
-QUICK = Params(rows=16, keys=256, draws=4)
-
-
-@dataclass(frozen=True)
-class Result:
-    """``outputs``: float32 (draw, spread, way, tile, row, width), of tiles from the last to the first; ``ascending``:
-    of FP16 and middle tiles in the other order, ``exact``: float64, both (draw, spread, row, width). ``alone``: the
-    first draw's first row by itself, scores of deviation 1 (way, tile, width). ``unlike``: of the elements that are
-    also computed on exact numbers, how many differ (way, plan). ``lost``: the share of the softmax's weight that P in
-    E4M3 takes for zero, held as it is and times 2**8 (draw, spread, 2).
-    """
-
-    params: Params
-    outputs: np.ndarray
-    ascending: np.ndarray
-    exact: np.ndarray
-    alone: np.ndarray
-    unlike: Digested
-    lost: np.ndarray
-
-    def errors(self) -> np.ndarray:
-        """Relative errors in the 2-norm: (draw, spread, way, tile)."""
-        exact = self.exact[:, :, None, None]
-        off = np.linalg.norm(self.outputs - exact, axis=(-1, -2))
-        return np.asarray(off / np.linalg.norm(exact, axis=(-1, -2)))
-
-    def octaves(self, way: int, spread: int = 0) -> np.ndarray:
-        """Logarithms to base 2 of a way's errors: (draw, tile)."""
-        return np.asarray(np.log2(self.errors()[:, spread, way]))
-
-    def differing(self, store: str) -> np.ndarray:
-        """The share of FP16's results, rounded to a format, that are not one softmax's: (draw, tile)."""
-        found = np.asarray(numeric.quantize(self.outputs[:, :, 0], store))
-        return np.asarray((found != found[:, :, -1:]).mean(axis=(1, 3, 4)))
-
-
-def operands(number: int, spread: int, params: Params) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+@E.cache
+def operands(p: Params, number: int, spread: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """q (rows, width), k and v (keys, width), all E4M3 numbers; scores have about the standard deviation ``spread``."""
-    rng = np.random.default_rng([params.seed, number, spread])
-    drawn = [rng.standard_normal((n, params.width)) for n in (params.rows, params.keys, params.keys)]
+    rng = np.random.default_rng([p.seed, number, spread])
+    drawn = [rng.standard_normal((n, p.width)) for n in (p.rows, p.keys, p.keys)]
     q, k, v = (np.asarray(numeric.quantize(x, "e4m3"), np.float32) for x in (spread * drawn[0], *drawn[1:]))
     return q, k, v
 
@@ -92,48 +49,55 @@ def softmax(q: np.ndarray, k: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(scores - scores.max(axis=1, keepdims=True)))
 
 
-def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, way: int, tile: int, order: str = "descending") -> np.ndarray:
+def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, way: str, tile: int, order: str = "descending") -> np.ndarray:
+    """Attention in the GPU's units by a plan, float32 (rows, width)."""
     from ..tensorcore import attention
 
-    _, inputs, shift = WAYS[way]
+    inputs, shift = WAYS[way]
     return attention(q, k, v, GPU, inputs, tile=tile or len(k), order=order, shift=shift)
 
 
-def unlike(params: Params) -> np.ndarray:
-    """How many elements of one row are not those of the definition on exact numbers: (way, plan)."""
-    from ..tensorcore import get
-    from ..tensorcore.online_softmax import by_definition, factor
-
-    keys, columns = DEFINED
-    q, k, v = operands(0, 1, params)
-    q, k, v = q[:1], k[:keys], v[:keys, :columns]
-    found = np.zeros((len(WAYS), len(PLANS)), np.int64)
-    for (way, (_, inputs, shift)), (plan, (tile, order)) in product(enumerate(WAYS), enumerate(PLANS)):
-        model, slope = get(GPU, inputs), float(factor(None, params.width))
-        given = q[0].tolist(), k.tolist(), v.tolist()
-        want = by_definition(*given, model, model, tile or keys, order, shift, slope)
-        got = attend(q, k, v, way, tile, order)[0]
-        found[way, plan] = int((got != [float(x.value) for x in want]).sum())
-    return found
+@E.cache
+def output(p: Params, number: int, spread: int, way: str, tile: int) -> np.ndarray:
+    """The same of a draw, tiles from the last to the first."""
+    return attend(*operands(p, number, spread), way, tile)
 
 
-def run(params: Params, tick: Tick) -> Result:
-    ways, draws = range(len(WAYS)), []
-    for number in range(params.draws):
-        found: dict[str, list[Any]] = {"outputs": [], "ascending": [], "exact": [], "lost": []}
-        for spread in SPREADS:
-            tick((number + SPREADS.index(spread) / len(SPREADS)) / params.draws, f"draw {number}, spread {spread}")
-            q, k, v = operands(number, spread, params)
-            weights = softmax(q, k)
-            found["exact"].append(weights @ v / weights.sum(axis=1, keepdims=True))
-            found["lost"].append([lost(weights, 2.0**-shift) for shift in (0, 8)])
-            found["outputs"].append([[attend(q, k, v, way, tile) for tile in TILES] for way in ways])
-            found["ascending"].append(attend(q, k, v, 0, TILES[MIDDLE], "ascending"))
-        draws.append(found)
-    q, k, v = operands(0, SPREADS[0], params)
-    alone = np.array([[attend(q[:1], k, v, way, tile)[0] for tile in TILES] for way in ways])
-    together = {name: np.array([one[name] for one in draws]) for name in ("outputs", "ascending", "exact", "lost")}
-    return Result(params, **together, alone=alone, unlike=unlike(params))
+@E.cache
+def exact(p: Params, number: int, spread: int) -> tuple[np.ndarray, np.ndarray]:
+    """The weights of a draw, and attention by them, in float64."""
+    q, k, v = operands(p, number, spread)
+    weights = softmax(q, k)
+    return weights, weights @ v / weights.sum(axis=1, keepdims=True)
+
+
+@E.measure("error", axes={"draw": "draws", "spread": SPREADS, "way": WAYS, "tile": TILES})
+def errors(p: Params, draw: int, spread: int, way: str, tile: int) -> float:
+    """The relative error in the 2-norm."""
+    _, want = exact(p, draw, spread)
+    off = (output(p, draw, spread, way, tile) - want)[None]  # as norms of many matrices are summed
+    return float((np.linalg.norm(off, axis=(-1, -2)) / np.linalg.norm(want[None], axis=(-1, -2)))[0])
+
+
+@E.measure("differ", axes={"draw": "draws", "store": STORED, "tile": TILES[:-1]})
+def differing(p: Params, draw: int, store: str, tile: int) -> float:
+    """The share of FP16's results, rounded to a format, that are not one softmax's."""
+    one, tiled = (np.stack([output(p, draw, spread, "FP16", t) for spread in SPREADS]) for t in (0, tile))
+    return float((numeric.quantize(tiled, store) != numeric.quantize(one, store)).mean())
+
+
+@E.measure("reordered", axes={"draw": "draws"})
+def reordered(p: Params, draw: int) -> float:
+    """The share of FP16's results that another order of tiles of 64 keys changes."""
+    pairs = [(attend(*operands(p, draw, spread), "FP16", 64, "ascending"), output(p, draw, spread, "FP16", 64))
+             for spread in SPREADS]  # fmt: skip
+    return float(np.mean([x != y for x, y in pairs]))
+
+
+@E.measure("gone", axes={"draw": "draws", "spread": SPREADS, "shift": (0, 8)})
+def gone(p: Params, draw: int, spread: int, shift: int) -> float:
+    """The share of the softmax's weight that P in E4M3, times a power of two, takes for zero."""
+    return lost(exact(p, draw, spread)[0], 2.0**-shift)
 
 
 def lost(weights: np.ndarray, largest: float) -> float:
@@ -141,140 +105,81 @@ def lost(weights: np.ndarray, largest: float) -> float:
     return float(weights[np.asarray(numeric.quantize(weights / largest, "e4m3")) == 0].sum() / weights.sum())
 
 
-def rows(result: Result) -> Columns:
+@E.measure("beside", axes={"way": WAYS, "tile": TILES})
+def beside(p: Params, way: str, tile: int) -> int:
+    """How many elements of a row are others alone than among rows, which tiles, of keys, do not change."""
+    q, k, v = operands(p, 0, SPREADS[0])
+    alone, among = attend(q[:1], k, v, way, tile)[0], output(p, 0, SPREADS[0], way, tile)[0]
+    return int((alone.view(np.uint32) != among.view(np.uint32)).sum())
+
+
+@E.measure("unlike", axes={"way": WAYS, "plan": PLANS}, digested=True)
+def unlike(p: Params, way: str, plan: str) -> int:
+    """How many elements of one row are not those of the definition on exact numbers."""
+    from ..tensorcore import get
+    from ..tensorcore.online_softmax import by_definition, factor
+
+    (keys, columns), (inputs, shift), (tile, order) = DEFINED, WAYS[way], PLANS[plan]
+    q, k, v = operands(p, 0, 1)
+    q, k, v = q[:1], k[:keys], v[:keys, :columns]
+    model, slope = get(GPU, inputs), float(factor(None, p.width))
+    want = by_definition(q[0].tolist(), k.tolist(), v.tolist(), model, model, tile or keys, order, shift, slope)
+    return int((attend(q, k, v, way, tile, order)[0] != [float(x.value) for x in want]).sum())
+
+
+@E.table
+def rows(r: Result) -> Columns:
     """Errors by spread, way and tile, and lost weight, means over draws."""
-    errors, gone = result.errors().mean(axis=0), result.lost.mean(axis=0)
+    error, weight = r.error.values.mean(axis=0), r.gone.values.mean(axis=0)
     names = ("score_spread", "products", "tile", "relative_error", "lost_weight")
     table = [
-        (spread, WAYS[way][0].replace("$", ""), TILES[tile] or "all keys", errors[s, way, tile],
-         gone[s, int(way == SHIFTED)] if way >= SHIFTED - 1 else 0.0)
-        for s, spread in enumerate(SPREADS) for way, tile in np.ndindex(len(WAYS), len(TILES))
+        (spread, name.replace("$", ""), TILES[t] or "all keys", error[s, w, t],
+         weight[s, int(name == SHIFTED)] if name.startswith("E4M3") else 0.0)
+        for s, spread in enumerate(SPREADS) for w, name in enumerate(WAYS) for t in range(len(TILES))
     ]  # fmt: skip
     return in_columns(names, table)
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-CLAIMS = Claims()
+def octaves(way: str, spread: int, tile: int) -> Quantity:
+    """The logarithm of an error, by draw."""
+    return of("error", way=way, spread=spread, tile=tile).log2
 
 
-@CLAIMS.proved("one softmax and tiles have the bits of their definition on exact numbers, in either order")
-def defined(result: Result) -> Outcome:
-    keys, columns = DEFINED
-    said = say("{n} plans of {keys} keys, {columns} elements each: {wrong} differ")
-    said = said.fill(n=result.unlike.size, keys=keys, columns=columns, wrong=int(result.unlike.sum()))
-    return verdict(not result.unlike.any(), said)
-
-
-@CLAIMS.proved("a row has the same bits alone and among others, in every plan")
-def rows_apart(result: Result) -> Outcome:
-    """Tiles are of keys: which queries are beside it changes nothing."""
-    same = result.alone.view(np.uint32) == result.outputs[0, 0, :, :, 0].view(np.uint32)
-    return verdict(bool(same.all()), say("{n:,} of {all:,} elements differ", n=int((~same).sum()), all=same.size))
-
-
-@CLAIMS.measured("tiles change the bits of most FP32 results, and of fewer than one in ten stored in BF16")
-def bits(result: Result) -> Outcome:
-    """FP16 products, against one softmax; every size of tile."""
-    wide, half, brain = (result.differing(store)[:, :-1] for store in STORED)
-    said = say("of results in FP32 at least {wide:.0%} differ, stored in FP16 at most {half:.1%}, in BF16 {brain:.1%}")
-    said = said.fill(wide=float(wide.min()), half=float(half.max()), brain=float(brain.max()))
-    return both(superior(wide.min(axis=1), 0.0, 0.5, said),
-                superior(0.0, brain.max(axis=1), -0.1, say("share in BF16, below 0")))  # fmt: skip
-
-
-@CLAIMS.measured("the order of the tiles alone changes the bits of most FP32 results")
-def order(result: Result) -> Outcome:
-    """Tiles of 64 keys from the last to the first and from the first to the last, FP16 products."""
-    share = (result.ascending != result.outputs[:, :, 0, MIDDLE]).mean(axis=(1, 2, 3))
-    return superior(share, 0.0, 0.5, say("{share:.0%} of results differ on average", share=float(share.mean())))
-
-
-@CLAIMS.measured("small tiles cost no accuracy: by tiles of 16 keys errors are smaller than by one softmax")
-def accuracy(result: Result) -> Outcome:
-    """Of FP16's products, and of E4M3's with P times 2^8, for scores of standard deviation 4.
-
-    Most of the error is P's rounding, and a tile in which the largest score is found holds one P of exactly 1.
-    """
-    outcomes = []
-    for way in (0, SHIFTED):
-        errors, octaves = result.errors()[:, 2, way].mean(axis=0), result.octaves(way, 2)
-        said = say("{way}: {small:.2e} by tiles of 16, {whole:.2e} by one softmax; octaves")
-        said = said.fill(way=WAYS[way][0].replace("$", ""), small=float(errors[0]), whole=float(errors[-1]))
-        outcomes.append(superior(octaves[:, -1], octaves[:, 0], 0.0, said))
-    return both(*outcomes)
-
-
-@CLAIMS.measured("FP8 costs: products in E4M3 err at least eight times as much as those in FP16")
-def eight_bits(result: Result) -> Outcome:
-    """With P times 2^8, tiles of 128 keys, scores of standard deviation 1; the margin is three octaves."""
-    errors = result.errors()[:, 0, :, -2].mean(axis=0)
-    said = joined([f"{way.replace('$', '')} {error:.1e}" for (way, *_), error in zip(WAYS, errors, strict=True)], COMMA)
-    eight, half = (result.octaves(way)[:, -2] for way in (SHIFTED, 0))
-    return superior(eight, half, 3.0, joined([said, say("octaves")], CLAUSE))
-
-
-@CLAIMS.measured("of the softmax's weight P in E4M3 takes at least a thousandth for zero, times 2^8 next to nothing")
-def vanishing(result: Result) -> Outcome:
-    """Scores of standard deviation 2; next to nothing: below one in a hundred thousand."""
-    plain, shifted = result.lost[:, 1].T
-    said = say("lost: {plain:.2%}, with P times 2^8 {shifted:.1e}", plain=plain.mean(), shifted=float(shifted.max()))
-    return both(superior(plain, 0.0, 1e-3, said), superior(0.0, shifted, -1e-5, say("share times 2^8, below 0")))
-
-
-@CLAIMS.measured(
-    "holding P times 2^8 changes its error by less than half an octave: most of it is the rounding of large weights"
-)
-def shift_matters_little(result: Result) -> Outcome:
-    plain, shifted = (result.octaves(way, 1)[:, -2] for way in (SHIFTED - 1, SHIFTED))
-    errors = 2.0 ** np.array([plain.mean(), shifted.mean()])
-    said = say("{plain:.2e} as it is, {shifted:.2e} times 2^8; octaves", plain=errors[0], shifted=errors[1])
-    return equivalent(plain, shifted, 0.5, said)
-
+E.claim(
+    equal("defined", "one softmax and tiles have the bits of their definition on exact numbers, in either order",
+          of("unlike"), 0, evidence="proved"),
+    equal("rows_apart", "a row has the same bits alone and among others, in every plan", of("beside"), 0,
+          evidence="proved"),
+    together("bits", "tiles change the bits of most FP32 results, and of fewer than one in ten stored in BF16",
+             above(of("differ", store="fp32").min("tile"), by=0.5),
+             above(0.0, of("differ", store="bf16").max("tile"), by=-0.1)),
+    superior("order", "the order of the tiles alone changes the bits of most FP32 results", of("reordered"), by=0.5),
+    # Most of the error is P's rounding, and a tile in which the largest score is found holds one P of exactly 1.
+    together("accuracy",
+             "small tiles cost no accuracy: by tiles of 16 keys errors are smaller than by one softmax",
+             *(above(octaves(way, 4, 0), octaves(way, 4, 16)) for way in ("FP16", SHIFTED))),
+    superior("eight_bits", "FP8 costs: products in E4M3 err at least eight times as much as those in FP16",
+             octaves(SHIFTED, 1, 128), octaves("FP16", 1, 128), by=3),
+    together("vanishing",
+             "of the softmax's weight P in E4M3 takes at least a thousandth for zero, times 2^8 next to nothing",
+             above(of("gone", spread=2, shift=0), by=1e-3), above(0.0, of("gone", spread=2, shift=8), by=-1e-5)),
+    equivalent("shift_matters_little",
+               "holding P times 2^8 changes its error by less than half an octave: most of it is the rounding of "
+               "large weights", octaves("E4M3", 2, 128), octaves(SHIFTED, 2, 128), within=0.5),
+)  # fmt: skip
 
 # --- figures ----------------------------------------------------------------------------------------------------
-
-
-def tiles(result: Result) -> draw.Figure:
-    """Which results differ and errors, by tile; errors and lost weight, by the spread of scores."""
-    figure, panels = draw.panels(8, 7.6, 2, 2)
-    draw_differing(panels[0, 0], result)
-    errors = result.errors().mean(axis=0)
-    names = [str(tile or "all") for tile in TILES]
-    for way, (name, _, _) in enumerate(WAYS):
-        panels[0, 1].plot(names, errors[0, way], **draw.look(way).marked, label=name)
-        panels[1, 0].plot(SPREADS, errors[:, way, -2], **draw.look(way).marked, label=name)
-    top = {"yscale": "log", "ylabel": "relative error"}
-    panels[0, 1].set(**top, xlabel="keys of a tile", title="Error, by tiles")
-    panels[1, 0].set(**top, xlabel="standard deviation of the scores", title="Error, tiles of 128 keys")
-    figure.legend(*panels[0, 1].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    gone = result.lost.mean(axis=0)
-    gone[gone == 0] = np.nan
-    for i, label in enumerate(("P as it is", "P times $2^8$")):
-        panels[1, 1].plot(SPREADS, 100 * gone[:, i], **draw.look(SHIFTED - 1 + i).marked, label=label)
-    panels[1, 1].set(yscale="log", xlabel="standard deviation of the scores", ylabel="softmax's weight (%)",
-                     title="Taken for zero by P in E4M3")  # fmt: skip
-    panels[1, 1].legend(fontsize=9)
-    for ax in panels[1]:
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(SPREADS, [str(spread) for spread in SPREADS])
-    figure.suptitle("Plans of attention in an H100's units, emulated", fontsize=10)
-    return figure
-
-
-def draw_differing(ax: draw.Axes, result: Result) -> None:
-    for i, store in enumerate(STORED):
-        share = 100 * result.differing(store).mean(axis=0)[:-1]
-        bars = ax.bar(np.arange(len(share)) + 0.27 * (i - 1), share, 0.25, color=draw.look(i).color,
-                      hatch=("", "//", "..")[i], alpha=0.8, label=store.upper())  # fmt: skip
-        ax.bar_label(bars, fmt="%.2g", fontsize=9, padding=2)
-    ax.set_xticks(range(len(TILES) - 1), [str(tile) for tile in TILES[:-1]])
-    ax.set(ylim=(0, 145), xlabel="keys of a tile", ylabel="results that differ (%)", title="Unlike one softmax (FP16)")
-    ax.legend(loc="upper right", ncols=3, fontsize=9, title="results in")
-
-
-EXPERIMENT = Experiment(
-    title=say("Attention by tiles"),
-    question=say("What do tiles of keys, their order and weights in FP8 change, against one softmax?"),
-    budget=3.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS, figures=(tiles,),
-    cases="Which tiles a library's attention takes, and how it computes exp2, is not known: these are plans.",
+E.answer("tiles of 16 keys change {share:.0%} of the FP32 results; FP8 errs {times:.0f} times as much as FP16",
+         share=of("differ", store="fp32", tile=16),
+         times=of("error", way=SHIFTED, spread=1, tile=128).mean("draw")
+         / of("error", way="FP16", spread=1, tile=128).mean("draw"))  # fmt: skip
+E.figure(
+    "tiles",
+    bars(of("differ").mean("draw") * 100, hue="store", ylabel="results that differ (%)",
+         x="tile", xlabel="keys of a tile", title="Unlike one softmax (FP16 products; an H100's units, emulated)"),
+    line(of("error", tile=128), x="spread", hue="way", over="draw", log="y", marked=True, xticks=SPREADS,
+         xlabel="standard deviation of the scores", ylabel="relative error", title="Error, tiles of 128 keys",
+         legend={"loc": "center right", "bbox_to_anchor": (1, 0.6)}),
+    size=(8, 7.6),
 )  # fmt: skip
