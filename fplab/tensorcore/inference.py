@@ -731,7 +731,8 @@ def _open_options(model: Model, names: Sequence[str], agrees: Callable[[Model], 
     """Of these fields of a record those that may be otherwise, with records that agree on everything asked."""
     allowed = limits.allowed(model)
     for name in names:
-        values: Sequence[Any] = (-200, -190) if name == "floor" and len(allowed[name]) > 1 else allowed[name]
+        values: Sequence[Any] = allowed.get(name, ())  # a new algorithm has what its record needs
+        values = (-200, -190) if name == "floor" and len(values) > 1 else values
         others = [_with(model, name, v) for v in values if v != getattr(model, name)]
         if alike := tuple(other for other in others if agrees(other)):
             yield Undecided(name, tuple(getattr(other, name) for other in alike), alike)
