@@ -6,9 +6,7 @@ type this rebuilds on a training run of its own.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,9 +19,12 @@ from ..codebooks.thresholds import thresholds
 from ..hardware.cases import Arrays, Case, Meta, philox_bits
 from ..hardware.tensors import bits, tensor
 from ..words import say
-from .base import Claims, Columns, Digested, Experiment, Tick, in_columns, one_threaded, sheet
+from .base import Columns
+from .frame import Experiment, Params, Result
 from .outcomes import Outcome, absent, failed, passed, verdict
-from .statistics import both, superior
+from .panels import dots, line
+from .quantities import above, of, superior, together
+from .statistics import superior as exceeds
 
 SIGNED = ("dynamic", "tree", "quantile", "linear")
 UNSIGNED = ("dynamic unsigned", "dynamic", "quantile", "linear unsigned")
@@ -35,96 +36,23 @@ NORMAL, DRAWN = 1 << 20, 1 << 15  # elements of the published table's data; of a
 DRAWS = 6
 EPS = 1e-8
 REACHES = (256, 2048, WHOLE)  # block sizes that the outlier meets
-LOSING = ("linear unsigned", "dynamic unsigned")
 MOST_FOR_QUANTILES = 1 << 16
 SMALLEST = 4096  # elements of a tensor whose states an 8-bit optimizer quantises
-STATE_PAIRS = (("linear", "linear unsigned"), ("quantile", "quantile"), ("dynamic", "dynamic"),
-               ("dynamic", "dynamic unsigned"))  # fmt: skip
+STATES = {"linear": ("linear", "linear unsigned"), "quantile": ("quantile", "quantile"),
+          "dynamic, v signed": ("dynamic", "dynamic"), "dynamic": ("dynamic", "dynamic unsigned")}  # fmt: skip
+
+# The training runs, one a seed: weights, gradients and states are of the first, and of the others the second moments
+# alone. Elements of normal data and with heavy tails. How many deviations the injected element has.
+E = Experiment(
+    "Codebooks and blocks",
+    "What does an 8-bit codebook lose, and what do small blocks save?",
+    budget=4.0, one_thread=True,
+    full={"steps": 300, "lr": 3e-3, "seeds": (0, 1, 2, 3, 4), "normal": NORMAL, "heavy": 1 << 20, "outlier": 1000.0},
+    quick={"steps": 10, "seeds": (0, 1, 2), "heavy": 1 << 16},
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Params:
-    """``steps``, ``lr``: the training runs, one a seed; weights, gradients and states are of the first, and of the
-    others the second moments alone. ``normal``, ``heavy``: elements of normal data and with heavy tails. ``outlier``:
-    how many deviations the injected element has.
-    """
-
-    steps: int = 300
-    lr: float = 3e-3
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    normal: int = NORMAL
-    heavy: int = 1 << 20
-    outlier: float = 1000.0
-
-
-QUICK = Params(steps=10, seeds=(0, 1, 2), heavy=1 << 16)
-
-
-@dataclass(frozen=True)
-class Result:
-    """``normal`` to ``v``: float32 (n,), what is quantised; ``sizes``: int64, of the tensors in the last four.
-
-    ``errors``: (kind, codebook, block, metric). ``lost``: shares of second moments that become 0 (seed, linear or
-    dynamic). ``update_errors`` of Adam's update (states, block, 2). ``outlier``: its reach (draw, block, without or
-    with, 256s). ``tables``: float32 (codebook, 256), without quantiles.
-    """
-
-    params: Params
-    normal: np.ndarray
-    heavy: np.ndarray
-    weight: np.ndarray
-    gradient: np.ndarray
-    m: np.ndarray
-    v: np.ndarray
-    sizes: np.ndarray
-    errors: np.ndarray
-    lost: np.ndarray
-    update_errors: np.ndarray
-    outlier: np.ndarray
-    tables: Digested
-
-    def data(self, kind: str) -> tuple[np.ndarray, list[int]]:
-        """The array of a kind, and the sizes of the tensors that it is made of, if of any."""
-        x: np.ndarray = getattr(self, kind)
-        return x, [] if kind in ("normal", "heavy") else self.sizes.tolist()
-
-    def errors_of(self, kind: str, book: str, block: int) -> np.ndarray:
-        """The four errors of one kind of data, codebook and block size."""
-        return np.asarray(self.errors[KINDS.index(kind), names_of(kind).index(book), BLOCKS.index(block)])
-
-
-class Errors(NamedTuple):
-    """Means over an array; "relative" and "lost" over its elements that are not zero."""
-
-    absolute: float
-    relative: float
-    rms: float
-    lost: float
-
-
-def run(params: Params, tick: Tick) -> Result:
-    runs, each = [], 0.4 / len(params.seeds)
-    for i, seed in enumerate(params.seeds):
-        runs.append(trained(params, seed, lambda done, text, i=i: tick(each * (i + done), text)))  # type: ignore[misc]
-    kinds = {"normal": normal(params.normal), "heavy": heavy_tails(params.heavy), **runs[0]}
-    sizes = runs[0]["sizes"].tolist()
-    table = np.zeros((len(KINDS), len(SIGNED), len(BLOCKS), len(METRICS)))
-    for k, b, i in np.ndindex(table.shape[:3]):
-        tick(0.4 + 0.5 * (k + b / len(SIGNED)) / len(KINDS), f"{KINDS[k]}: codebooks and block sizes")
-        x, tensors = kinds[KINDS[k]], [] if KINDS[k] in ("normal", "heavy") else sizes
-        book = book_of(names_of(KINDS[k])[b], x, BLOCKS[i], tensors)
-        table[k, b, i] = errors(x, book, BLOCKS[i], tensors)
-    tick(0.9, "Adam's update")
-    return Result(
-        params, **kinds, errors=table,
-        lost=np.array([[errors(one["v"], BOOKS[name], 2048, one["sizes"].tolist()).lost for name in LOSING]
-                       for one in runs]),
-        update_errors=update_errors(kinds["m"], kinds["v"], sizes),
-        outlier=np.stack([outlier_reach(params.outlier, seed) for seed in range(DRAWS)]),
-        tables=np.stack([BOOKS[name].table for name in SIGNED if name in BOOKS]),
-    )  # fmt: skip
-
-
+# --- data -------------------------------------------------------------------------------------------------------
 def normal(n: int = NORMAL, seed: int = 0) -> np.ndarray:
     """Samples of the normal distribution, float32; 2^20 of seed 0 are the data of the published table."""
     return np.random.default_rng(seed).standard_normal(n).astype(np.float32)
@@ -139,8 +67,8 @@ def heavy_tails(n: int) -> np.ndarray:
     return np.asarray((2 * u - 1) / np.sqrt(2 * u * (1 - u)), np.float32)
 
 
-@one_threaded
-def trained(params: Params, seed: int, tick: Tick) -> Arrays:
+@E.cache
+def trained(p: Params, seed: int) -> dict[str, np.ndarray]:
     """The character transformer's larger tensors after training in float32, of each kind end to end; their sizes.
 
     Kinds: weights, gradients, and both states of Adam.
@@ -151,21 +79,39 @@ def trained(params: Params, seed: int, tick: Tick) -> Arrays:
 
     task = characters()
     model = task.model(seed)
-    optimizer = Adam8bit(model.parameters(), lr=params.lr, state_bits=32)
-    for step, batch in enumerate(task.batches(seed, params.steps)):
+    optimizer = Adam8bit(model.parameters(), lr=p.lr, state_bits=32)
+    for batch in task.batches(seed, p.steps):
         optimizer.zero_grad()
         task.loss(model, batch).backward()
         optimizer.step()
-        tick(step / params.steps, f"training, seed {seed}, step {step}")
-    parameters = [p for p in model.parameters() if p.numel() >= SMALLEST]
+    large = [weight for weight in model.parameters() if weight.numel() >= SMALLEST]
     tensors = {
-        "weight": [p.detach() for p in parameters],
-        "gradient": [p.grad for p in parameters if p.grad is not None],
-        "m": [optimizer.state[p]["state1"] for p in parameters],
-        "v": [optimizer.state[p]["state2"] for p in parameters],
+        "weight": [weight.detach() for weight in large],
+        "gradient": [weight.grad for weight in large if weight.grad is not None],
+        "m": [optimizer.state[weight]["state1"] for weight in large],
+        "v": [optimizer.state[weight]["state2"] for weight in large],
     }
     flat = {name: np.concatenate([copied(t).ravel() for t in some]) for name, some in tensors.items()}
-    return {**flat, "sizes": np.array([p.numel() for p in parameters])}
+    return {**flat, "sizes": np.array([weight.numel() for weight in large])}
+
+
+@E.cache
+def data_of(p: Params, kind: str) -> tuple[np.ndarray, list[int]]:
+    """The array of a kind, float32 (n,), and the sizes of the tensors that it is made of, if of any."""
+    if kind in ("normal", "heavy"):
+        return (normal(p.normal) if kind == "normal" else heavy_tails(p.heavy)), []
+    first = trained(p, p.seeds[0])
+    return first[kind], first["sizes"].tolist()
+
+
+# --- errors -----------------------------------------------------------------------------------------------------
+class Errors(NamedTuple):
+    """Means over an array; "relative" and "lost" over its elements that are not zero."""
+
+    absolute: float
+    relative: float
+    rms: float
+    lost: float
 
 
 def names_of(kind: str) -> tuple[str, ...]:
@@ -213,48 +159,73 @@ def update_of(m: np.ndarray, v: np.ndarray) -> np.ndarray:
     return np.asarray(m.astype(np.float64) / (np.sqrt(v.astype(np.float64)) + EPS))
 
 
-def update_errors(m: np.ndarray, v: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """Mean |u - u8| and median |u - u8| / |u| for each pair of codebooks and block size, where u is not 0.
+@E.measure(*METRICS, axes={"data": KINDS, "codebook": dict.fromkeys((*SIGNED, *UNSIGNED)), "block": BLOCKS})
+def by_block(p: Params, data: str, codebook: str, block: int) -> Errors | None:
+    """What quantising in blocks does to an array."""
+    if codebook not in names_of(data):
+        return None
+    x, sizes = data_of(p, data)
+    return errors(x, book_of(codebook, x, block, sizes), block, sizes)
+
+
+@E.measure("lost", axes={"seed": "seeds", "codebook": ("linear unsigned", "dynamic unsigned")})
+def lost_moments(p: Params, seed: int, codebook: str) -> float:
+    """The share of second moments that become 0."""
+    return errors(trained(p, seed)["v"], BOOKS[codebook], 2048, trained(p, seed)["sizes"].tolist()).lost
+
+
+@E.measure("update_absolute", "update_relative", axes={"states": STATES, "block": BLOCKS})
+def update_errors(p: Params, states: str, block: int) -> tuple[float, float]:
+    """Mean |u - u8| and median |u - u8| / |u| of Adam's update u with both states quantised, where u is not 0.
 
     The mean of the relative error says little here: one second moment that becomes 0 outweighs all others.
     """
+    (m, sizes), (v, _) = data_of(p, "m"), data_of(p, "v")
     right = update_of(m, v)
-    there = right != 0
-    out = np.zeros((len(STATE_PAIRS), len(BLOCKS), 2))
-    for (i, names), (j, block) in itertools.product(enumerate(STATE_PAIRS), enumerate(BLOCKS)):
-        states = zip(names, (m, v), strict=True)
-        back = (round_trip(x, book_of(name, x, block, sizes), block, sizes) for name, x in states)
-        error = np.abs(update_of(*back) - right)
-        out[i, j] = error.mean(), np.median(error[there] / np.abs(right[there]))
-    return out
+    pairs = zip(STATES[states], (m, v), strict=True)
+    error = np.abs(
+        update_of(*(round_trip(x, book_of(name, x, block, sizes), block, sizes) for name, x in pairs)) - right
+    )
+    return float(error.mean()), float(np.median(error[right != 0] / np.abs(right[right != 0])))
 
 
-def outlier_reach(size: float, seed: int) -> np.ndarray:
-    """Mean |error| of each 256 elements, the outlier left out: (block, without or with, 256s).
+@E.measure("outlier", axes={"draw": range(DRAWS), "block": REACHES},
+           dims={"spoiled": (False, True), "place": (np.arange(256) / 8).tolist()})  # fmt: skip
+def outlier_reach(p: Params, draw: int, block: int) -> np.ndarray:
+    """Mean |error| of each 256 elements, the outlier left out, by place in blocks of 2048.
 
-    Normal data of 32 blocks of 2048, without and with one element of ``size`` deviations, in the 21st block.
+    Normal data of 32 blocks of 2048, without and with one element of so many deviations, in the 21st block.
     """
-    plain = normal(32 * 2048, seed)
+    plain = normal(32 * 2048, draw)
     spoiled = plain.copy()
-    spoiled[20 * 2048 + 700] = size
-    out = np.zeros((len(REACHES), 2, plain.size // 256))
-    for (i, block), (j, x) in itertools.product(enumerate(REACHES), enumerate((plain, spoiled))):
-        error = np.abs(round_trip(x, BOOKS["dynamic"], block).astype(np.float64) - x)
-        error[plain != spoiled] = 0
-        out[i, j] = error.reshape(-1, 256).mean(1)
-    return out
+    spoiled[20 * 2048 + 700] = p.outlier
+    error = np.stack([np.abs(round_trip(x, BOOKS["dynamic"], block).astype(np.float64) - x) for x in (plain, spoiled)])
+    error[:, plain != spoiled] = 0
+    return np.asarray(error.reshape(2, -1, 256).mean(2))
 
 
-def rows(result: Result) -> Columns:
+@E.measure("draw_absolute", "draw_relative", axes={"draw": range(DRAWS), "codebook": ("linear", "dynamic", "tree")})
+def draws(p: Params, draw: int, codebook: str) -> tuple[float, float]:
+    """Mean absolute and mean relative error on independent draws of normal data."""
+    return errors(normal(DRAWN, 1000 + draw), BOOKS[codebook], 2048)[:2]
+
+
+@E.measure("tables", axes={"codebook": [name for name in SIGNED if name in BOOKS]}, dims=("code",), digested=True)
+def table_of(p: Params, codebook: str) -> np.ndarray:
+    """The values of a codebook's codes, float32."""
+    return BOOKS[codebook].table
+
+
+@E.table
+def rows(r: Result) -> Columns:
     """A row for each kind of data, codebook and block size (0: the whole array), with its four errors."""
     places = [(kind, book, block) for kind in KINDS for book in names_of(kind) for block in BLOCKS]
-    return in_columns(
-        ("data", "codebook", "block", *METRICS), ((*at, *result.errors_of(*at).tolist()) for at in places)
-    )
+    columns = dict(zip(("data", "codebook", "block"), map(list, zip(*places, strict=True)), strict=True))
+    return {**columns, **{name: [float(getattr(r, name).sel(data=kind, codebook=book, block=block))
+                                 for kind, book, block in places] for name in METRICS}}  # fmt: skip
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-CLAIMS = Claims()
 MOST = 1 << 15  # elements of each kind that vectorised checks take
 # Mean absolute, mean relative and root mean square error by block size, as printed, computed independently of this lab.
 PUBLISHED = {
@@ -265,11 +236,11 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-@CLAIMS.proved("No element is farther from its value than half the gap it lies in")
-def half_gaps(result: Result) -> Outcome:
+@E.proved("No element is farther from its value than half the gap it lies in")
+def half_gaps(r: Result) -> Outcome:
     done = 0
     for kind in KINDS:
-        every, _ = result.data(kind)
+        every, _ = data_of(r.p, kind)
         for book in (book_of(name, every) for name in names_of(kind)):
             x = every[:MOST]
             q = codebooks.quantize_blockwise(x, book, None)
@@ -285,14 +256,15 @@ def half_gaps(result: Result) -> Outcome:
     return passed(say("{n:,} elements", n=done))
 
 
-@CLAIMS.library("Errors on 2^20 normal samples are the published ones")
-def published(result: Result) -> Outcome:
-    if result.params.normal != NORMAL:
+@E.library("Errors on 2^20 normal samples are the published ones")
+def published(r: Result) -> Outcome:
+    if r.p.normal != NORMAL:
         return absent(say("the published table is of {n:,} samples", n=NORMAL))
     done = 0
-    for book, block, text in ((book, block, line[block]) for book, line in PUBLISHED.items() for block in line):
-        for printed, value in zip(text.split(), result.errors_of("normal", book, block)[:3], strict=True):
-            if round(float(value), len(printed) - 1) != float(printed):
+    for book, block, text in ((book, block, row[block]) for book, row in PUBLISHED.items() for block in row):
+        got = [float(getattr(r, name).sel(data="normal", codebook=book, block=block)) for name in METRICS[:3]]
+        for printed, value in zip(text.split(), got, strict=True):
+            if round(value, len(printed) - 1) != float(printed):
                 said = say("{book}, block {block}: {value:.8f}, printed {printed}")
                 return failed(said.fill(book=book, block=block or "whole", value=value, printed=printed))
             done += 1
@@ -312,42 +284,40 @@ def searched(x: np.ndarray, name: str, block: int, sizes: list[int]) -> np.ndarr
     return np.concatenate(found)
 
 
-@CLAIMS.library("The errors drawn are those of the nearest values that NumPy finds")
-def nearest(result: Result) -> Outcome:
+@E.library("The errors drawn are those of the nearest values that NumPy finds")
+def nearest(r: Result) -> Outcome:
     """Of every kind of data and codebook, and of every pair of states, one block size, each in its turn."""
     done, said = 0, say("{what}, blocks of {block}: {got}, not {want}")
     for k, kind in enumerate(KINDS):
-        x, sizes = result.data(kind)
+        x, sizes = data_of(r.p, kind)
         for b, name in enumerate(names_of(kind)):
             block = BLOCKS[(k + b) % len(BLOCKS)]
             error, there = np.abs(searched(x, name, block, sizes) - x), x != 0
             want = error.mean(), (error[there] / np.abs(x[there])).mean(), np.sqrt((error**2).mean())
-            got = result.errors_of(kind, name, block)[:3]
+            got = [float(getattr(r, metric).sel(data=kind, codebook=name, block=block)) for metric in METRICS[:3]]
             if not np.allclose(got, want, rtol=1e-5, atol=0):
                 return failed(said.fill(what=f"{kind}, {name}", block=block, got=got, want=want))
             done += 3
-    right, (_, sizes) = update_of(result.m, result.v), result.data("m")
-    for i, names in enumerate(STATE_PAIRS):
-        near = (searched(x, name, BLOCKS[i], sizes).astype(np.float32)
-                for name, x in zip(names, (result.m, result.v), strict=True))  # fmt: skip
+    (m, sizes), (v, _) = data_of(r.p, "m"), data_of(r.p, "v")
+    right = update_of(m, v)
+    for i, (states, names) in enumerate(STATES.items()):
+        near = (searched(x, name, BLOCKS[i], sizes).astype(np.float32) for name, x in zip(names, (m, v), strict=True))
         median = np.median(np.abs(update_of(*near) - right)[right != 0] / np.abs(right[right != 0]))
-        if not np.isclose(result.update_errors[i, i, 1], median, rtol=1e-3):
-            got = result.update_errors[i, i, 1]
-            return failed(said.fill(what=names, block=BLOCKS[i], got=got, want=median))
+        update = float(r.update_relative.sel(states=states, block=BLOCKS[i]))
+        if not np.isclose(update, median, rtol=1e-3):
+            return failed(said.fill(what=names, block=BLOCKS[i], got=update, want=median))
         done += 1
     return passed(say("{n} errors", n=done))
 
 
-@CLAIMS.library("torch.bucketize gives the codes of the rule named after it")
-def bucketize(result: Result) -> Outcome:
+@E.library("torch.bucketize gives the codes of the rule named after it")
+def bucketize(r: Result) -> Outcome:
     """bitsandbytes' torch backend is a scaling and ``torch.bucketize``; its codes are our rule's."""
-    try:
-        import torch
-    except ImportError as error:
-        return absent(say("{library} is not installed", library=error.name))
+    import torch
+
     done = 0
     for kind in KINDS:
-        book, (every, _) = BOOKS["dynamic unsigned" if kind == "v" else "dynamic"], result.data(kind)
+        book, (every, _) = BOOKS["dynamic unsigned" if kind == "v" else "dynamic"], data_of(r.p, kind)
         x = torch.from_numpy(every[: min(MOST, every.size // 2048 * 2048)].copy()).reshape(-1, 2048)
         values = torch.from_numpy(book.values.copy())
         units = (x * (1 / x.abs().amax(1, keepdim=True).clamp(1e-38))).clamp(-1, 1)
@@ -359,24 +329,24 @@ def bucketize(result: Result) -> Outcome:
     return passed(say("{n:,} codes", n=done))
 
 
-@CLAIMS.measured("A block confines an outlier, which with one scale for all costs every element")
-def confined(result: Result) -> Outcome:
+@E.measured("A block confines an outlier, which with one scale for all costs every element")
+def confined(r: Result) -> Outcome:
     """Outside its block an outlier changes no error; with one scale for all the mean error grows.
 
     The margin of the growth: one octave, which no draw of 65,536 normal numbers moves its maximum by.
     """
-    reach = result.outlier
+    reach = r.outlier.values
     for i, first in ((0, 20 * 8 + 2), (1, 20 * 8)):  # in 256s: the outlier's block of 256, and of 2048
         elsewhere = np.delete(reach[:, i], np.arange(first, first + (1, 8)[i]), axis=2)
         if not np.array_equal(elsewhere[:, 0], elsewhere[:, 1]):
             return failed(say("an error outside the outlier's block changes"))
     plain, spoiled = np.log2(reach[:, 2].mean(axis=2)).T
     said = say("outside its block no error changes; with one scale the mean error grows {grows:.1f} times")
-    return superior(spoiled, plain, 1.0, said.fill(grows=2 ** (spoiled - plain).mean()))
+    return exceeds(spoiled, plain, 1.0, said.fill(grows=2 ** (spoiled - plain).mean()))
 
 
-@CLAIMS.proved("A block's maximum is exact if positive, 0.7% short if negative")
-def maximum(result: Result) -> Outcome:
+@E.proved("A block's maximum is exact if positive, 0.7% short if negative")
+def maximum(r: Result) -> Outcome:
     """Every finite FP16 magnitude as a block's maximum, with either sign (dynamic map)."""
     top = np.arange(1, 0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
     positive, negative = (round_trip(sign * top, BOOKS["dynamic"], 1) for sign in (1, -1))
@@ -385,37 +355,25 @@ def maximum(result: Result) -> Outcome:
     return verdict(holds, say("{n:,} positive maxima exact, as many negative ones 0.703% short", n=top.size))
 
 
-def draws(name: str) -> np.ndarray:
-    """Mean absolute and mean relative error of a codebook on independent draws of normal data, (2, draw), octaves."""
-    found = [errors(normal(DRAWN, 1000 + seed), BOOKS[name], 2048)[:2] for seed in range(DRAWS)]
-    return np.asarray(np.log2(found).T)
+linear, dynamic, literal = (
+    {error: of(f"draw_{error}", codebook=name).log2 for error in ("absolute", "relative")}
+    for name in ("linear", "dynamic", "tree")
+)
+E.claim(
+    # The margin: a quarter of an octave, about a fifth; less would be no ground to choose by.
+    together("trade", "On normal data linear wins on absolute error, dynamic on relative error",
+             above(dynamic["absolute"], linear["absolute"], by=0.25),
+             above(linear["relative"], dynamic["relative"], by=0.25)),
+    # Adam's update divides by the root of second moments. The margin: one element in a hundred.
+    superior("zeros", "Linear makes zeros of second moments that the unsigned dynamic map keeps",
+             of("lost", codebook="linear unsigned"), of("lost", codebook="dynamic unsigned"), by=0.01),
+    together("worse", "On normal data the literal tree's errors are larger than the dynamic map's",
+             *(above(literal[error], dynamic[error], by=0.07) for error in dynamic)),
+)  # fmt: skip
 
 
-@CLAIMS.measured("On normal data linear wins on absolute error, dynamic on relative error")
-def trade(result: Result) -> Outcome:
-    """On normal data linear has the smaller absolute error, and the larger relative one.
-
-    The margin: a quarter of an octave, about a fifth; less would be no ground to choose by.
-    """
-    linear, dynamic = draws("linear"), draws("dynamic")
-    absolute = superior(dynamic[0], linear[0], 0.25, say("absolute error, octaves of dynamic above linear"))
-    relative = superior(linear[1], dynamic[1], 0.25, say("relative error, octaves of linear above dynamic"))
-    return both(absolute, relative)
-
-
-@CLAIMS.measured("Linear makes zeros of second moments that the unsigned dynamic map keeps")
-def zeros(result: Result) -> Outcome:
-    """Of a network's second moments, linear makes zeros of what dynamic keeps: the update divides by their root.
-
-    The margin: one element in a hundred.
-    """
-    linear, dynamic = result.lost.T
-    said = say("linear unsigned: {linear:.2%} become 0, dynamic unsigned: {dynamic:.2%} become 0")
-    return superior(linear, dynamic, 0.01, said.fill(linear=linear.mean(), dynamic=dynamic.mean()))
-
-
-@CLAIMS.proved("The literal tree has 7 zeros and 10 overlapping values")
-def literal_tree(result: Result) -> Outcome:
+@E.proved("The literal tree has 7 zeros and 10 overlapping values")
+def literal_tree(r: Result) -> Outcome:
     fields = [tree.fields(code) for code in range(128)]
     none = sum(f.value == 0 for f in fields)
     overlaps = sum(0 < f.value <= Fraction(1, 10 ** (f.zeros + 1)) for f in fields)
@@ -427,12 +385,9 @@ def literal_tree(result: Result) -> Outcome:
     return verdict((none, overlaps) == (7, 10), said.fill(zeros=none, overlaps=overlaps, left=left, all=whole))
 
 
-@CLAIMS.measured("On normal data the literal tree's errors are larger than the dynamic map's")
-def worse(result: Result) -> Outcome:
-    absolute, relative = draws("tree") - draws("dynamic")
-    zero = np.zeros(DRAWS)
-    return both(superior(absolute, zero, 0.07, say("absolute error, octaves of the tree above dynamic")),
-                superior(relative, zero, 0.07, say("relative error, octaves of the tree above dynamic")))  # fmt: skip
+E.answer("the 8-bit dynamic map is {dynamic:.1%} off in blocks of 2048; it makes {kept:.1%} of second moments 0, "
+         "linear {lost:.0%}", dynamic=of("mean_relative", data="normal", codebook="dynamic", block=2048),
+         kept=of("lost", codebook="dynamic unsigned"), lost=of("lost", codebook="linear unsigned"))  # fmt: skip
 
 
 # --- what a GPU must compute ------------------------------------------------------------------------------------
@@ -485,7 +440,8 @@ def in_fp16(inputs: Arrays, meta: Meta) -> Arrays:
     return {"codes": codes.astype(np.uint8)} | {name: numeric.encode(array, "fp16") for name, array in found.items()}
 
 
-def cases(params: Params) -> Iterator[Case]:
+@E.hardware
+def cases(p: Params) -> Iterator[Case]:
     """Block-wise quantisation and back written as torch operations, in FP32 and with the scaling in FP16."""
     for fmt, lab in (("fp32", in_fp32), ("fp16", in_fp16)):
         formats = {"codes": "bits8", "absmax": fmt, "scaled": fmt, "back": fmt}
@@ -493,13 +449,18 @@ def cases(params: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-LOOKS = {"dynamic": 0, "linear": 1, "tree": 2, "quantile": 3}
 DATA = {"normal": "normal data", "heavy": "heavy tails", "weight": "weights", "gradient": "gradients",
         "m": "first moment", "v": "second moment"}  # fmt: skip
-PLACES = (*range(len(BLOCKS) - 1), len(BLOCKS) - 0.4)  # of the block sizes on an axis; one scale for all stands apart
+WHOLE_LAST = {"256": "blocks of 256", "2048": "blocks of 2048", "all": "one scale"}
 
 
-def books(result: Result) -> draw.Figure:
+def named_blocks(x: Any) -> Any:
+    """Block sizes as words, in their order."""
+    return x.assign_coords(block=[str(block) if block else "all" for block in x.block.values])
+
+
+@E.picture
+def books(r: Result) -> draw.Figure:
     from .. import formats
     from ..draw.codebooks import Source, number_lines
 
@@ -508,7 +469,7 @@ def books(result: Result) -> draw.Figure:
         "dynamic": BOOKS["dynamic"],
         "dynamic,\nunsigned": BOOKS["dynamic unsigned"],
         "tree": BOOKS["tree"],
-        "quantile\n(normal data)": book_of("quantile", result.normal, 2048),
+        "quantile\n(normal data)": book_of("quantile", normal(r.p.normal), 2048),
         "NF4": BOOKS["NF4"],
         "E4M3 / 448": formats.get("e4m3"),
         "E5M2 / 57344": formats.get("e5m2"),
@@ -521,97 +482,22 @@ def books(result: Result) -> draw.Figure:
     return figure
 
 
-def blocks(result: Result) -> draw.Figure:
-    figure, axes = draw.panels(8, 7.5, 2, 2)
-    panels = axes.ravel()
-    for ax, metric, kind in zip(panels[:3], (0, 1, 1), ("normal", "normal", "heavy"), strict=True):
-        draw_errors(ax, result, kind, metric)
-    draw_outlier(panels[3], result)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
-    return figure
-
-
-def plain_log(ax: draw.Axes) -> None:
-    """A logarithmic y axis with ticks at 1, 2 and 5 of each decade, written as plain numbers."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    ax.set_yscale("log")
-    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=20))
-    ax.yaxis.set_major_formatter("{x:g}")
-    ax.yaxis.set_minor_locator(NullLocator())
-
-
-def by_block(ax: draw.Axes, values: np.ndarray, style: int, label: str) -> None:
-    """A line over the block sizes; dotted to the one scale for all."""
-    line = draw.look(style)
-    ax.plot(PLACES[:-1], values[:-1], **line.marked, label=label)
-    ax.plot(PLACES[-2:], values[-2:], color=line.color, linestyle=":", marker=line.marker)
-    ax.set_xticks(PLACES, labels=[str(b) for b in BLOCKS[:-1]] + ["all"])
-    ax.set(xlim=(-0.2, PLACES[-1] + 0.1), xlabel="block size")
-
-
-def draw_errors(ax: draw.Axes, result: Result, kind: str, metric: int) -> None:
-    for b, name in enumerate(SIGNED):
-        by_block(ax, result.errors[KINDS.index(kind), b, :, metric] * (100 if metric else 1), LOOKS[name], name)
-    if kind == "heavy":
-        plain_log(ax)
-    else:
-        ax.set_ylim(0, None)
-    ax.set(ylabel="mean relative error (%)" if metric else "mean absolute error",
-           title=f"{DATA[kind].capitalize()}: {'relative' if metric else 'absolute'} error")  # fmt: skip
-
-
-def draw_tensors(ax: draw.Axes, result: Result) -> None:
-    """The mean relative error of each kind of real data: in blocks of 2048, and with one scale."""
-    texts = {"dynamic": "dynamic (second moment: unsigned)", "tree": "tree (second moment: dynamic, signed)"}
-    kinds, ends, handles = KINDS[2:], [BLOCKS.index(2048), BLOCKS.index(WHOLE)], []
-    for b, name in enumerate(SIGNED):
-        style = draw.look(LOOKS[name])
-        mark: dict[str, Any] = {"color": style.color, "marker": style.marker, "linestyle": "none"}
-        for place, kind in enumerate(kinds):
-            small, whole = 100 * result.errors[KINDS.index(kind), b, ends, 1]
-            x = place + 0.17 * (b - 1.5)
-            ax.plot([x, x], [small, whole], color=style.color, linewidth=1.2)
-            ax.plot([x], [small], **mark)
-            ax.plot([x], [whole], **mark, markerfacecolor=draw.current().background)
-        handles += ax.plot([], [], **mark, label=texts.get(name, name))
-    plain_log(ax)
-    ax.set_xticks(range(len(kinds)), labels=[DATA[k] for k in kinds])
-    ax.grid(axis="x", visible=False)
-    ax.set(ylabel="mean relative error (%)", title="A transformer's tensors")
-    ax.legend(handles=handles, loc="upper left", title="filled: blocks of 2048; open: one scale", title_fontsize=9)
-    low, high = ax.get_ylim()
-    ax.set_ylim(low, high * 15)
-
-
-def draw_update(ax: draw.Axes, result: Result) -> None:
-    """The median relative error of Adam's update with both states quantised."""
-    for (first, second), errors, style in zip(STATE_PAIRS, result.update_errors[:, :, 1], (1, 3, 5, 0), strict=True):
-        by_block(ax, 100 * errors, style, "dynamic, v signed" if second == "dynamic" else first)
-    plain_log(ax)
-    ax.set(ylabel="median relative error (%)", ylim=(None, ax.get_ylim()[1] * 5),
-           title=r"Adam's update $m/(\sqrt{v} + \epsilon)$")  # fmt: skip
-    ax.legend(loc="upper left", ncols=2)
-
-
-def draw_outlier(ax: draw.Axes, result: Result) -> None:
-    found = result.outlier[0]
-    x = np.arange(found.shape[2] + 1) / 8
-    for reach, name, style in zip(found, ("blocks of 256", "blocks of 2048", "one scale"), (5, 0, 1), strict=True):
-        line = draw.look(style).line
-        ax.stairs(reach[1], x, **line, linewidth=1.5, label=name, baseline=None)
-    ax.stairs(found[1, 0], x, color=draw.current().muted, linewidth=1, linestyle=":", label="2048, no outlier",
-              baseline=None)  # fmt: skip
-    plain_log(ax)
-    ax.set(xlim=(0, x[-1]), ylim=(None, found.max() * 8), xlabel="place in the array, in blocks of 2048",
-           ylabel="mean absolute error of 256", title=f"One element of {result.params.outlier:g} σ, in block 20",
-    )  # fmt: skip
-    ax.legend(loc="upper right", ncols=2)
-
-
-EXPERIMENT = Experiment(
-    title=say("Codebooks and blocks"),
-    question=say("What does an 8-bit codebook lose, and what do small blocks save?"),
-    budget=4.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
-    figures=(books, blocks, sheet("network", (8, 8.5), (2, 1), draw_tensors, draw_update)), cases=cases,
+E.figure(
+    "blocks",
+    line(of("mean_absolute", data="normal", codebook=[*SIGNED]).then("error", named_blocks), x="block", hue="codebook",
+         marked=True, ticks=True, ylim=(0, None), xlabel="block size", ylabel="mean absolute error",
+         title="Normal data: small blocks save, even steps err least"),
+    dots(of("mean_relative", block=2048) * 100, y="data", hue="codebook", log="x", names=DATA,
+         xlabel="mean relative error (%), blocks of 2048",
+         title="Relative errors: the dynamic map stays below even steps"),
+    size=(8, 9),
+)  # fmt: skip
+E.figure(
+    "network",
+    line((of("update_relative") * 100).then("error", named_blocks), x="block", hue="states", log="y", marked=True,
+         ticks=True, xlabel="block size", ylabel="median relative error (%)", title=r"Adam's update $m/(\sqrt{v} + \epsilon)$"),
+    line(of("outlier", draw=0, spoiled=True).then("error", named_blocks), x="place", hue="block", log="y",
+         names=WHOLE_LAST, xlabel="place in the array, in blocks of 2048", ylabel="mean absolute error of 256",
+         title="One large element, in block 20: a block confines it"),
+    size=(8, 9),
 )  # fmt: skip

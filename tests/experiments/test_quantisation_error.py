@@ -1,6 +1,5 @@
 """The experiment on codebooks and blocks."""
 
-import itertools
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -12,20 +11,10 @@ from gpu_cases import compute_with_little_installed
 from experiments.frame import Mutant, frame
 from fplab import codebooks
 from fplab.experiments import quantisation_error
-from fplab.experiments.quantisation_error import (
-    BLOCKS,
-    KINDS,
-    QUICK,
-    SMALLEST,
-    Result,
-    errors,
-    heavy_tails,
-    names_of,
-    scaled,
-)
+from fplab.experiments.quantisation_error import KINDS, SMALLEST, E, data_of, errors, heavy_tails, scaled
 
-SMALL = replace(QUICK, steps=8, heavy=1 << 14)
-TINY = replace(QUICK, steps=2, normal=1 << 14, heavy=1 << 12)  # where the published table has no place
+SMALL = replace(E.quick, steps=8, heavy=1 << 14)
+TINY = replace(E.quick, steps=2, normal=1 << 14, heavy=1 << 12)  # where the published table has no place
 
 
 def quantising(change: Any) -> Any:
@@ -53,28 +42,20 @@ def one_scale(good: Any, x: Any, code: Any, block: Any, *args: Any, **options: A
     return good(x, code, None, *args, **options)
 
 
-def of_normal(result: Any) -> dict[str, Any]:
-    """The errors on normal data that are published."""
-    table = result.errors.copy()
-    for book, i in itertools.product(quantisation_error.PUBLISHED, range(len(BLOCKS))):
-        at = 0, names_of("normal").index(book), i
-        table[at] = errors(result.normal, quantisation_error.BOOKS[book], BLOCKS[i])
-    return {"errors": table}
-
-
 QUANTISE = "fplab.codebooks.quantize_blockwise"
 MUTANTS = (
     Mutant("the first code is its neighbour", ("half_gaps", "bucketize"), QUANTISE, quantising(next_code), params=TINY),
     Mutant("a scale one ulp too large", ("maximum",), QUANTISE, quantising(larger_scale), params=TINY),
     Mutant("one scale whatever the block", ("confined", "nearest"), QUANTISE, quantising(one_scale), params=TINY),
-    Mutant("one scale for the published samples", ("published",), QUANTISE, quantising(one_scale), part=of_normal),
-    Mutant("second moments of one step", ("nearest",), "update_errors",
-           lambda good: lambda m, v, sizes: good(m, m * m, sizes), params=TINY),
+    Mutant("one scale for the published samples", ("published",), QUANTISE, quantising(one_scale),
+           reuse=("trained", "data_of")),
+    Mutant("updates by other states", ("nearest",), "update_errors",
+           lambda good: lambda p, states, block: good(p, "linear", block), params=TINY),
     Mutant("the linear codebook in the dynamic one's place", ("trade", "worse"), "BOOKS",
            lambda good: {**good, "linear": good["dynamic"], "dynamic": good["linear"], "tree": good["dynamic"]},
            params=TINY),
-    Mutant("every second moment by the dynamic map", ("zeros",), "LOSING", lambda good: ("dynamic unsigned",) * 2,
-           params=TINY),
+    Mutant("every second moment by the dynamic map", ("zeros",), "BOOKS",
+           lambda good: {**good, "linear unsigned": good["dynamic unsigned"]}, params=TINY),
     Mutant("the tree's indicator a place lower", ("literal_tree",), "fplab.codebooks.tree.fields",
            lambda good: lambda code: good(min(code + 1, 127)), params=TINY),
 )  # fmt: skip
@@ -113,20 +94,21 @@ def test_heavy_tails_are_students_t() -> None:
     assert np.abs(places - (np.arange(t.size) + 0.5) / t.size).max() < 0.015
 
 
-def test_real_tensors_are_all_there_and_in_the_table(result: Result) -> None:
-    assert {result.data(kind)[0].size for kind in KINDS[2:]} == {int(result.sizes.sum())}
-    assert (result.sizes >= SMALLEST).all()
-    assert (result.v >= 0).all()
-    assert (result.m < 0).any()
-    table = quantisation_error.rows(result)
+def test_real_tensors_are_all_there_and_in_the_table(result: Any) -> None:
+    tensors = [data_of(result.p, kind) for kind in KINDS[2:]]
+    assert {x.size for x, _ in tensors} == {sum(tensors[0][1])}
+    assert min(tensors[0][1]) >= SMALLEST
+    assert (data_of(result.p, "v")[0] >= 0).all()
+    assert (data_of(result.p, "m")[0] < 0).any()
+    table = E.rows(result)
     at = table["codebook"].index("dynamic unsigned")
     assert (len(table["data"]), table["data"][at], table["block"][at]) == (6 * 4 * 6, "v", 64)
 
 
 def test_cases_use_many_codes_and_need_numpy_and_torch_alone() -> None:
-    for case in quantisation_error.cases(QUICK):
+    for case in quantisation_error.cases(E.quick):
         assert len(np.unique(case.compute(case.inputs(), "cpu")["codes"])) > 100
-    compute_with_little_installed(quantisation_error)
+    compute_with_little_installed(quantisation_error, "E.quick")
 
 
 def test_number_lines_show_every_value() -> None:
