@@ -206,7 +206,7 @@ JITCodeLibrary._object_compiled_hook = classmethod(interrupt)
 import ladder
 
 class Experiment:
-    budget, quick, claims = 1.0, None, ()
+    budget, quick, claims, title, question = 1.0, None, (), None, None
     run = staticmethod(lambda params, tick: {"x": ladder.LADDER[3](5)})
 
 runner.load, runner.environment.warm_up = lambda name: Experiment, lambda: None
