@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from .errors import LabError
-from .storage import alone, demand_writable, write_bytes, write_text
+from .storage import alone, contents, demand_writable, write_bytes, write_text
 from .words import say
 
 FOLDER = "fplab-course"
@@ -41,10 +41,15 @@ def copy_course(folder: Path) -> list[str]:
     kept, had = [], {}
     with alone(folder):
         with suppress(OSError, TypeError, ValueError):  # not there yet, or damaged: what differs is the reader's
-            had = dict(json.loads((folder / COPIED).read_text(encoding="utf-8")))
+            had = dict(json.loads(contents(folder / COPIED)))
         for path in sorted(source.glob("*.ipynb")):
-            new, target = path.read_bytes(), folder / path.name
-            there = target.read_bytes() if target.exists() else None
+            new, target, there = path.read_bytes(), folder / path.name, None
+            try:
+                there = contents(target)
+            except FileNotFoundError:
+                pass
+            except OSError:
+                there = b""  # a folder, a pipe: whatever it is, the reader has put it there
             if there is not None and _digest(there) not in (had.get(path.name), _digest(new)):
                 kept.append(path.name)
                 continue

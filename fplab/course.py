@@ -21,7 +21,7 @@ from .draw.page import Html, note, panel, table
 from .errors import LabError, door, unknown
 from .language import LANGUAGES, follow, in_each, lang, prefer
 from .lazily import index
-from .storage import write_text
+from .storage import contents, write_text
 from .words import Text, joined, say
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def start() -> Selector:
     ``fplab.lang("zh")`` does the same from code. ``FPLAB_LANG`` has the first word in every chapter.
     """
     with contextlib.suppress(OSError, ValueError, LabError):
-        prefer(memory().read_text(encoding="utf-8"))
+        prefer(contents(memory()).decode())
     return Selector()
 
 

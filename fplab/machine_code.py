@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from .storage import write_bytes
+from .storage import contents, write_bytes
 from .words import Text, say
 
 _said: set[str] = set()
@@ -78,7 +78,7 @@ def _digest(key: Key, data: bytes) -> bytes:
 def read(path: Path, key: Key) -> bytes | None:
     """What :func:`write` left in a file for a key; None if nothing did, or it is damaged or another key's."""
     try:
-        whole = path.read_bytes()
+        whole = contents(path)
     except OSError:
         return None
     if _digest(key, whole[32:]) != whole[:32]:

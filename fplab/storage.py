@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -177,17 +177,27 @@ def demand_writable(folder: Path) -> None:
 
 def contents(path: Path, most: int = -1) -> bytes:
     """The bytes of a file, at most so many. OSError for what is none, such as a pipe, whose reader would wait."""
-
-    def regular(name: str, flags: int) -> int:
-        opened = os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
-        if stat.S_ISREG(found := os.fstat(opened).st_mode):
-            return opened
-        os.close(opened)
-        code = errno.EISDIR if stat.S_ISDIR(found) else errno.EINVAL
-        raise OSError(code, os.strerror(code) if stat.S_ISDIR(found) else part("it is no regular file"), name)
-
-    with open(path, "rb", opener=regular) as file:
+    with open(path, "rb", opener=_regular) as file:
         return file.read(most)
+
+
+def opened_to_append(path: Path) -> IO[bytes]:
+    """A file opened to append to it, made if need be; :class:`WriteError` where there can be none."""
+    demand_possible(path)
+    try:
+        return open(path, "ab", opener=_regular)
+    except OSError as error:
+        raise _unwritable(path, error.strerror or str(error)) from None
+
+
+def _regular(name: str, flags: int) -> int:
+    """Open a file, and nothing else, without waiting for the other end of a pipe."""
+    opened = os.open(name, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+    if stat.S_ISREG(found := os.fstat(opened).st_mode):
+        return opened
+    os.close(opened)
+    code = errno.EISDIR if stat.S_ISDIR(found) else errno.EINVAL
+    raise OSError(code, os.strerror(code) if stat.S_ISDIR(found) else part("it is no regular file"), name)
 
 
 def read_arrays(data: bytes, most: int) -> dict[str, np.ndarray]:

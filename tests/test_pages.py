@@ -282,6 +282,7 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     (folder / "dot.svg").write_text(DOT)
     write_notebook(folder / "01_one.ipynb")
+    (folder / "site" / "folder.html").mkdir(parents=True)  # of somebody else's, and no page
     return {p.name: p for p in pages.write(out=folder / "site", folder=folder, run=False, whole=True)}
 
 

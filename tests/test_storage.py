@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,14 +16,14 @@ import numpy as np
 import pytest
 from withstand import apart
 
-from fplab import pages, storage
+from fplab import copying, course, machine_code, pages, storage
 from fplab.cli import main
 from fplab.errors import LabError
 from fplab.exercises import progress
-from fplab.experiments import figures
+from fplab.experiments import figures, uptodate
 from fplab.hardware import records
 from fplab.storage import read_arrays, sweep, write_bytes, write_text
-from fplab.training import checkpoints, data, fit, text
+from fplab.training import checkpoints, data, fit, sweeps, text
 from fplab.training.tasks import perceptron
 
 
@@ -330,6 +331,47 @@ def npy(header: str, content: bytes = b"") -> bytes:
     """A file as NumPy writes it, with any header."""
     text = header.encode() + b"\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + content
+
+
+def picture_kept(folder: Path) -> object:
+    (folder / ".toy.drawn").write_text('{"of": "this", "files": {"toy.svg": "0"}}')
+    return uptodate.kept(folder, "toy", "this")
+
+
+PIPES: list[tuple[str, Callable[[Path], object], object]] = [
+    ("kept.nbc", lambda folder: machine_code.read(folder / "kept.nbc", ()), None),
+    (".toy.drawn", lambda folder: uptodate.kept(folder, "toy", "this"), None),
+    ("toy.svg", picture_kept, None),
+    (copying.COPIED, copying.copy_course, []),
+    ("00_start.ipynb", copying.copy_course, ["00_start.ipynb"]),
+    ("language", lambda folder: type(course.start()), course.Selector),
+    (
+        ".claims",
+        lambda folder: sweeps.work([], folder, 1, 0, 1, str),
+        r"cannot write '.*\.claims': No such device or address\.",
+    ),
+]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no such pipes on Windows")
+@pytest.mark.parametrize(("name", "read", "want"), PIPES, ids=[name for name, _, _ in PIPES])
+def test_no_reader_waits_for_the_other_end_of_a_pipe(
+    name: str, read: Callable[[Path], object], want: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does a writer; what is no file counts as damaged, or is the reader's own."""
+    monkeypatch.setenv("FPLAB_PROGRESS_DIR", str(tmp_path))
+    os.mkfifo(tmp_path / name)
+    before = signal.signal(signal.SIGALRM, lambda *given: pytest.fail("it waits"))
+    signal.alarm(60)
+    try:
+        if isinstance(want, str):
+            with pytest.raises(LabError, match=want):
+                read(tmp_path)
+        else:
+            assert read(tmp_path) == want
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 CLAIMS = "{'descr': '|u1', 'fortran_order': False, 'shape': (%d,), }"

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..columns import harmless
 from ..hardware.environment import versions
-from ..storage import write_text
+from ..storage import contents, write_text
 from ..words import SOURCE
 
 PACKAGE = Path(__file__).parents[1]
@@ -50,7 +50,7 @@ def made_of(result: Any, pictures: Sequence[str], languages: Sequence[str]) -> s
 def kept(folder: Path, name: str, of: str | None) -> list[Path] | None:
     """The pictures of an experiment, where they lie as they were drawn of the same."""
     try:
-        said = harmless(json.loads(_note(folder, name).read_text(encoding="utf-8")))
+        said = harmless(json.loads(contents(_note(folder, name))))
         if of is None or said["of"] != of:
             return None
         files = {folder / file: sha for file, sha in said["files"].items()}
@@ -80,4 +80,4 @@ def _note(folder: Path, name: str) -> Path:
 
 
 def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    return hashlib.sha256(contents(file)).hexdigest()

@@ -169,7 +169,7 @@ def write(
     write_text(paths[-1], index_page(course, written, whole))
     if whole:
         found = {p.name: p.read_text(encoding="utf-8") for p in sorted(out.glob("*.html"))
-                 if p.name not in (search.FILE, "index.html")}  # fmt: skip
+                 if p.is_file() and p.name not in (search.FILE, "index.html")}  # fmt: skip
         paths.append(out / search.FILE)
         write_text(paths[-1], page(SEARCH, search.body(found, [both(NOTHING_FOUND)])))
     return paths

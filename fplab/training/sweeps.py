@@ -24,7 +24,7 @@ from torch import nn
 from ..columns import harmless
 from ..errors import LabError, own_integers, reason, summary
 from ..nn import bits
-from ..storage import contents, digest, write_text
+from ..storage import contents, digest, opened_to_append, write_text
 from ..words import part
 from . import policies, tasks
 from .checkpoints import demand_same
@@ -184,7 +184,7 @@ def work(cells: Sequence[Cell], folder: Path, every: int, rank: int, ranks: int,
 
     Where there are no locks a rank computes its share of the cells alone.
     """
-    with open(folder / ".claims", "ab") as file:  # closed, it has no locks any more
+    with opened_to_append(folder / ".claims") as file:  # closed, it has no locks any more
         claims, left = Claims(file), list(cells[rank::ranks])
         if claims.possible:
             left += [cell for i, cell in enumerate(cells) if i % ranks != rank]
