@@ -198,13 +198,15 @@ def test_without_bubblewrap_it_is_refused_and_how_to_install_it_is_said(tmp_path
 
 
 @pytest.mark.parametrize(
-    "why", ["bwrap: Unknown option --disable-userns", "bwrap: No permissions to create a namespace"]
+    "why", ["bwrap: Unknown option --disable-userns", "bwrap: No permissions to create a namespace."]
 )
 def test_where_bubblewrap_cannot_begin_its_reason_is_said(tmp_path, monkeypatch, capsys, linux, why):
     (tmp_path / "bwrap").write_text(f"#!/bin/sh\necho '{why}' >&2\nexit 1\n")
     (tmp_path / "bwrap").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert f"--isolated is not possible here: {why}. It needs bubblewrap 0.8 or later" in refused(tmp_path, capsys)
+    assert f"--isolated is not possible here: {why.rstrip('.')}. It needs bubblewrap 0.8 or later" in refused(
+        tmp_path, capsys
+    )
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ class Child:
             except subprocess.TimeoutExpired:
                 process.kill()
                 return ""
-        return (lines or [str(_how(process.returncode))])[-1] if process.returncode else ""
+        return (lines or [str(_how(process.returncode))])[-1].rstrip(".") if process.returncode else ""
 
     def ask(self, do: str, *arguments: Any, boxes: tuple[Any, ...] = ()) -> Message:
         """The reply to a request. Raises GoneError, and ends the process, where none comes in time.
