@@ -125,8 +125,8 @@ def _kernel() -> str:
     try:
         started = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")
     except OSError:
-        return UNKNOWN
-    return hashlib.sha256(started.encode()).hexdigest()[:12]
+        started = ""
+    return hashlib.sha256(started.encode()).hexdigest()[:12] if started.strip() else UNKNOWN
 
 
 @contextmanager

@@ -204,6 +204,19 @@ def test_what_another_host_writes_is_left_for_a_day(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"file"}
 
 
+@pytest.mark.parametrize("masked", ["", "\n", OSError(13, "Permission denied")])
+def test_a_kernel_that_does_not_say_its_name_has_none(masked: str | OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may see an empty file in its place: by a digest of that, all such hosts would be one."""
+
+    def read(path: Path, encoding: str) -> str:
+        if isinstance(masked, OSError):
+            raise masked
+        return masked
+
+    monkeypatch.setattr(Path, "read_text", read)
+    assert storage._kernel.__wrapped__() == storage.UNKNOWN
+
+
 def test_a_part_that_was_swept_before_it_was_locked_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
