@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+from .settings import home
 from .storage import contents, write_bytes
 from .words import Text, say
 
@@ -29,7 +30,7 @@ def cache_root() -> Path:
     own = os.environ.get("FPLAB_CACHE_DIR")
     if own:
         return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    base = os.environ.get("XDG_CACHE_HOME") or home() / ".cache"
     return Path(base) / "fplab"
 
 

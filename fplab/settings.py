@@ -5,6 +5,7 @@ import functools
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from .errors import LabError, integer
 
@@ -55,6 +56,14 @@ def silent_compiler() -> Iterator[None]:
     finally:
         if before is None:
             del os.environ["FPLAB_PATIENCE"]
+
+
+def home() -> Path:
+    """The user's home folder; the root where the system knows of none, as containers have it for such a user."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
 
 
 def demand_compiler() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import toy
 from withstand import apart
 
 from fplab import copying, course, machine_code, pages, storage
@@ -292,6 +293,14 @@ def test_progress_that_lost_an_entry_keeps_a_copy(
     assert progress.remember("rne", True) is None
     names = {"progress.json", "progress.damaged.json", "progress.damaged2.json"}
     assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_who_has_no_home_folder_has_that_of_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a container's user with a number and no name; where it cannot be written, that is said as of any other."""
+    for name in ("FPLAB_CACHE_DIR", "FPLAB_PROGRESS_DIR", "XDG_CACHE_HOME", "XDG_DATA_HOME", "APPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", toy.boom)
+    assert (machine_code.cache_root(), progress.path().parent) == (Path("/.cache/fplab"), Path("/.local/share/fplab"))
 
 
 # --- full disks -------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..columns import harmless
+from ..settings import home
 from ..storage import alone, contents, write_bytes, write_text
 from ..words import Text, say
 
@@ -21,7 +22,7 @@ def path() -> Path:
     own = os.environ.get("FPLAB_PROGRESS_DIR")
     if own:
         return Path(own) / "progress.json"
-    base = os.environ.get("XDG_DATA_HOME") or os.environ.get("APPDATA") or Path.home() / ".local" / "share"
+    base = os.environ.get("XDG_DATA_HOME") or os.environ.get("APPDATA") or home() / ".local" / "share"
     return Path(base) / "fplab" / "progress.json"
 
 
