@@ -77,7 +77,7 @@ def run(args: Arguments) -> int:
     from .threads import num_threads
 
     out = args.out or default_folder(args.full)
-    demand("torch", "matplotlib")
+    demand("torch", "matplotlib", "xarray", "jinja2")
     names = known(args.names)  # what is wrong with the request is said before anything begins
     demand_writable(out)
     width, colour, start = terminal_width(), colour_wanted(), time.perf_counter()
@@ -132,7 +132,7 @@ def figures(args: Arguments) -> int:
     from .storage import demand_writable
     from .threads import num_threads
 
-    demand("torch", "matplotlib")
+    demand("torch", "matplotlib", "xarray")
     out = args.out or default_folder(args.full)
     if args.check:
         rows = check_manifest(out, args.names)

@@ -65,9 +65,9 @@ class LabError(ValueError):
 
 # What an extra of the package installs, by the name under which it is imported.
 EXTRAS = {
-    **dict.fromkeys(("matplotlib", "ml_dtypes", "scipy", "torch", "xarray"), "torch"),
+    **dict.fromkeys(("jinja2", "matplotlib", "ml_dtypes", "scipy", "torch", "xarray"), "torch"),
     **dict.fromkeys(("cloudpickle", "hypothesis", "IPython", "ipywidgets", "jupyterlab"), "lab"),
-    **dict.fromkeys(("nbclient", "nbconvert", "nbformat", "psutil"), "lab"),
+    **dict.fromkeys(("nbclient", "nbconvert", "nbformat", "pdoc", "psutil"), "lab"),
     **dict.fromkeys(("babel",), "test"),
 }
 

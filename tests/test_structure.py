@@ -7,10 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from fplab import errors
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "fplab"
@@ -110,6 +113,14 @@ def test_a_module_that_lacks_a_library_of_an_extra_says_how_to_install_it():
     said = python(HIDING, *names).split()
     assert {*said} == {"hypothesis", "matplotlib", "torch"}
     assert len(said) > 60
+
+
+def test_every_library_of_an_extra_is_known_by_its_name():
+    """Else what lacks it ends in a traceback, at worst after minutes of work."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for extra in ("torch", "lab"):
+        asked = {re.split(r"[^\w-]", line)[0] for line in extras[extra]} - {"fplab"}
+        assert asked <= {name for name, its in errors.EXTRAS.items() if its == extra}
 
 
 def test_every_module_has_a_layer():

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from ..errors import LabError
+from ..errors import demand
 from ..lazily import ROLE
 
 LINK = re.compile(r'(<a\b[^>]*\bhref=")([\w./-]*\.html)')
@@ -28,12 +28,11 @@ def summary(module: str) -> str:
 
 def bodies() -> dict[str, str]:
     """By module the HTML of its documentation; a link to another module leads to ``MODULE.html``."""
-    try:
-        import pdoc
-        import pdoc.doc
-        import pdoc.render
-    except ImportError:
-        raise LabError('the reference needs pdoc; pip install "fplab[lab]".') from None
+    demand("pdoc")
+    import pdoc
+    import pdoc.doc
+    import pdoc.render
+
     templates = Path(__file__).parent / "templates"
     pdoc.render.configure(docformat="restructuredtext", show_source=False, template_directory=templates)
     for name in modules():  # pdoc reads what has been loaded
