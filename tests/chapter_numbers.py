@@ -145,7 +145,7 @@ def overflows(scale: str) -> bool:
 
 def lost(accumulator: str) -> float:
     """The largest error of the longest sum of positive products."""
-    return cells_of("partial_products", "largest error", operands="positive", accumulator=accumulator, K="16384")[0]
+    return cells_of("partial_products", "largest", kind="positive", way=accumulator, K="16384")[0]
 
 
 def updates_lost(weights: str, rate: str) -> float:
@@ -160,6 +160,36 @@ def final_loss(weights: str, update: str, rate: str = "0.03125") -> float:
     mine, fp32 = (np.mean(cells_of("master_weights", "training_loss", weights=w, update=u, lr=rate))
                   for w, u in ((weights, update), ("fp32", "nearest")))  # fmt: skip
     return float(mine / fp32)
+
+
+def held_out(policy: str) -> list[float]:
+    """The held-out loss of digits, by seed."""
+    return cells_of("formats_in_training", "held_out_loss", task="digits", policy=policy)
+
+
+def of_seeds() -> dict[str, list[float]]:
+    """By precision how far each seed's held-out loss is from that of FP32."""
+    policies = dict.fromkeys(row["policy"] for row in of_run("formats_in_training"))
+    return {
+        policy: [abs(x - y) for x, y in zip(held_out(policy), held_out("fp32"), strict=True)] for policy in policies
+    }
+
+
+def between_seeds() -> list[float]:
+    return [abs(x - y) for x, y in itertools.combinations(held_out("fp32"), 2)]
+
+
+def losses_apart() -> list[float]:
+    """By step how far the losses of three GPUs are apart, relatively."""
+    losses = [[float(row[f"loss {gpu}"]) for gpu in ("V100", "A100", "H100")] for row in of_run("trajectory")]
+    return [max(each) / min(each) - 1 for each in losses]
+
+
+def grows_a_hundredfold() -> bool:
+    """Of each pair of GPUs, from the first step where half of the weights are apart."""
+    pairs = ("V100-A100", "A100-H100", "V100-H100")
+    medians = [[x for x in cells_of("trajectory", f"median distance in ulp {pair}") if x] for pair in pairs]
+    return all(each[-1] > 100 * each[0] for each in medians)  # a median that is not 0: most have other bits
 
 
 # What a chapter says of a figure, in words of each language, and whether the rows that it is drawn of say so.
@@ -194,6 +224,13 @@ OF_FIGURES: tuple[tuple[int, str, str, Callable[[], bool]], ...] = (
     (8, "FP16, and each remedy, end within 3% of FP32's loss", "FP16 以及各种补救最后的损失与 FP32 相差不到 3%",
      lambda: max(abs(final_loss(w, u) - 1) for w in ("fp16", "bf16") for u in UPDATES if (w, u) != ("bf16", "nearest"))
      < 0.03),
+    (9, "Seven precisions, several seeds, a pair for each", "七种精度，多个种子，两两配对",
+     lambda: [len(apart) for apart in of_seeds().values()] == [3] * 7),
+    (9, "below what two seeds of FP32 are apart", "小于 FP32 两个种子之间的距离",
+     lambda: max(np.mean(apart) for apart in of_seeds().values()) < np.mean(between_seeds())),
+    (9, "To the eye there is one curve", "用眼看，只有一条曲线", lambda: max(losses_apart()) < 0.01),
+    (9, "the distance grows more than a hundredfold, until most weights have other bits",
+     "距离增长一百倍以上，直到多数权重的位都不同", grows_a_hundredfold),
 )  # fmt: skip
 QUOTED = re.compile(r'"([^"\n]*\d[.e]\d[^"\n]*)"')
 
