@@ -274,15 +274,19 @@ def exercise(args: Arguments) -> int:
 
 
 def pages(args: Arguments) -> int:
-    """Write the course with all its outputs, the cookbook and the reference as HTML that is read offline."""
+    """Write the course with all its outputs, the cookbook and the reference as a site that is read offline."""
     from .copying import notebooks
     from .pages import write
 
     folder = here if (here := Path("notebooks")).is_dir() else notebooks()
-    whole = not args.names
-    for path in write(args.names, args.out, folder, lambda n: print(n, file=sys.stderr, flush=True), whole=whole):
-        print(path)
-    return 0
+    limit = integer("--limit", args.limit, 1, 86400)
+    problems = write(
+        args.names, args.out, folder, lambda text: print(text, file=sys.stderr, flush=True), limit, Path("CHANGELOG.md")
+    )
+    for problem in problems:
+        complain(str(problem))
+    print(args.out / "index.html")
+    return int(bool(problems))
 
 
 def lab(args: Arguments) -> int:
@@ -394,9 +398,10 @@ def _exercise_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _pages_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="notebooks, such as 00_start or 00 (default: the whole site)"
+        "names", nargs="*", metavar="NAME", help="notebooks to run, such as 00_start or 00 (default: all)"
     )
     parser.add_argument("--out", type=Path, default=Path("pages"), metavar="DIR", help="where they go (default: pages)")
+    parser.add_argument("--limit", type=int, default=120, metavar="N", help="seconds a cell may take (default: 120)")
 
 
 def _lab_arguments(parser: argparse.ArgumentParser) -> None:

@@ -67,7 +67,7 @@ class LabError(ValueError):
 EXTRAS = {
     **dict.fromkeys(("jinja2", "matplotlib", "ml_dtypes", "scipy", "torch", "xarray"), "torch"),
     **dict.fromkeys(("cloudpickle", "hypothesis", "IPython", "ipywidgets", "jupyterlab"), "lab"),
-    **dict.fromkeys(("nbclient", "nbconvert", "nbformat", "pdoc", "psutil"), "lab"),
+    **dict.fromkeys(("furo", "myst_nb", "nbclient", "nbformat", "psutil", "sphinx"), "lab"),
     **dict.fromkeys(("babel",), "test"),
 }
 

@@ -14,6 +14,7 @@ from hypothesis import settings
 PARTS = {
     "notebooks": ("test_notebooks.py::test_it_runs_and_its_numbers_hold",),
     "browser": (),
+    "site": ("test_pages.py",),
     "environments": (
         "test_publishing.py", "test_wheel.py", "test_portable.py", "test_strangers.py",
         "test_recorder.py::test_the_recorder_runs_from_a_bare_source_tree_with_numpy_and_torch_alone",

@@ -23,7 +23,7 @@ def test_the_code_prints_what_is_shown(recipe):
         with contextlib.redirect_stdout(io.StringIO()) as said:
             exec(compile(code, recipe.path.name, "exec"), space)
         assert said.getvalue() == shown
-    assert recipe.source.count("```python") == len(recipe.snippets())
+    assert recipe.source().count("```python") == len(recipe.snippets())
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: r.name)
@@ -31,10 +31,15 @@ def test_links_lead_to_pages_and_names_that_there_are(recipe):
     import fplab
 
     chapters = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
-    for page, name in re.findall(r"\]\((?!https:)([\w.]+)\.html(?:#(\w+))?\)", recipe.source):
-        assert page in {*chapters, *reference.modules(), *(r.name for r in RECIPES)}, page
-        assert not name or name in getattr(fplab, page.removeprefix("fplab.")).__all__, name
-    commands = re.findall(r"(?:\$ |`)fplab (\w+)", recipe.source)
+    text = recipe.source()
+    assert not re.search(r"\]\((?!https?:)[^)]*\.html", text)
+    assert set(re.findall(r"\]\(\.\./course/(\w+)\.ipynb\)", text)) <= chapters
+    assert set(re.findall(r"\]\((\w+)\.md\)", text)) <= {r.name for r in RECIPES}
+    for role, name in re.findall(r"\{py:(obj|mod)\}`[^<`]*<([\w.]+)>`", text):
+        page, _, public = (name, "", "") if role == "mod" else name.rpartition(".")
+        assert page in reference.modules(), name
+        assert not public or public in getattr(fplab, page.removeprefix("fplab.")).__all__, name
+    commands = re.findall(r"(?:\$ |`)fplab (\w+)", text)
     assert set(commands) <= {command.name for command in COMMANDS}
 
 
@@ -50,7 +55,7 @@ def test_every_paper_and_data_set_that_is_cited_is_linked():
     files = [*(ROOT / "fplab").rglob("*.py"), *(ROOT / "fplab").rglob("*.toml"), *(ROOT / "notebooks").glob("*.ipynb"),
              *(ROOT / "fplab" / "training" / "datasets").glob("*.txt")]  # fmt: skip
     cited = {one for path in files for one in SOURCE.findall(path.read_text(encoding="utf-8"))}
-    linked = set(re.findall(r"\(https://(?:arxiv\.org/abs|doi\.org)/([^)]+)\)", RECIPES[-1].source))
+    linked = set(re.findall(r"\(https://(?:arxiv\.org/abs|doi\.org)/([^)]+)\)", RECIPES[-1].source()))
     assert len(cited) > 30
     assert cited <= linked
     for path in (ROOT / "notebooks").glob("*.ipynb"):
@@ -58,6 +63,6 @@ def test_every_paper_and_data_set_that_is_cited_is_linked():
             for reading in re.findall(r"Further reading\n(.*?)</div>", "".join(cell["source"]), re.S):
                 lines = [line for line in reading.splitlines() if line.startswith("* ") and "arXiv" not in line]
                 for title in (one for line in lines for one in re.findall(r"(?<=[^*])\*([^*]+)\*", line)):
-                    assert title.lower() in RECIPES[-1].source.lower(), (path.name, title)
+                    assert title.lower() in RECIPES[-1].source().lower(), (path.name, title)
     data = [p.stem for p in (ROOT / "fplab" / "training" / "datasets").glob("*.txt")]
-    assert all(f"`{name}." in RECIPES[-1].source for name in data)
+    assert all(f"`{name}." in RECIPES[-1].source() for name in data)

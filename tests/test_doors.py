@@ -87,7 +87,7 @@ test_the_argument_is_named = refusals.matching(
     (lambda: fplab.tensorcore.get("H100", range(10**9)), r"^inputs=range\(0, 1000000000\) is neither a name nor a"),
     (lambda: fplab.formats.get("fp12"), r" Did you mean 'fp16'\?$"),
     (lambda: fplab.training.characters(name=3), r"^name=3 is not possible; allowed: a string\.$"),
-    (lambda: fplab.pages.write(run=False, whole=np.ones(2)), r"^whole=float64\[2\] is not possible; allowed: True"),
+    (lambda: fplab.pages.write(limit=np.ones(2)), r"^limit=float64\[2\] is not possible; allowed: an int"),
     (lambda: fplab.bounds.sums(None, fmt="fp16"), r": x is of type NoneType; allowed: float32"),
     (lambda: fplab.claims.get(["a"]), r"^name=\['a'\] is not possible; allowed: a string\.$"),
 )  # fmt: skip

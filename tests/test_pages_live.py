@@ -18,10 +18,9 @@ import pytest
 from fplab import sums
 from fplab.inspection import encodings
 from fplab.language import LANGUAGES, lang, speaking
-from fplab.pages import live, offline, site
+from fplab.pages import live, offline
 from fplab.widgets import accumulation, bits, designer, gradients, lossscale, mixed, rounding, stepper
 from fplab.widgets.shell import picture
-from fplab.words import given
 
 ALL = encodings.encodings()
 NARROW = ("fp16", "bf16", "e5m2", "e4m3")
@@ -159,7 +158,10 @@ def page_of(folder: Path, *states: Any) -> Path:
         f'data-state="{html.escape(json.dumps(dataclasses.asdict(one)))}">still</div>'
         for one in states
     ]
-    text = site.page(given("Live", zh="活"), live.moving("".join(marks)))
+    style = (Path(live.__file__).parent / "static" / "fplab.css").read_text(encoding="utf-8")
+    body = live.moving("".join(marks))
+    text = (f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+            f"<style>{style}</style><body>{body}{live.scripts_of(body)}</body></html>")  # fmt: skip
     assert not offline.fetched(text)
     path = folder / "live.html"
     path.write_text(text, encoding="utf-8")
@@ -234,7 +236,7 @@ def test_pictures_that_were_drawn_beforehand_are_shown(chromium, tmp_path, name,
     host = person.page.locator(".fplab-live").element_handle()
     some = list(states) if name == "gradients" else random.Random(2).sample(list(states), 40)
     for language in LANGUAGES:
-        person.page.locator(f"#language-{language}").check(force=True)
+        person.page.evaluate("(language) => { document.documentElement.lang = language; }", language)
         expected = [(places, known[language, states[places]]) for places in some]
         assert person.page.evaluate(EACH, [host, json.dumps(expected)]) == []
     assert 0 < person.page.evaluate("unpacked") <= len(found["pictures"])  # each once, whatever is moved
@@ -259,7 +261,7 @@ def test_inputs_of_a_page_do_what_those_of_a_notebook_do(chromium, tmp_path, wid
     for language in LANGUAGES:
         person.page.goto(address)
         host = person.page.locator(".fplab-live").element_handle()
-        person.page.locator(f"#language-{language}").check(force=True)
+        person.page.evaluate("(language) => { document.documentElement.lang = language; }", language)
         with speaking(language):
             board = widget.widget()
             for _ in range(60):

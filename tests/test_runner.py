@@ -76,7 +76,7 @@ def test_a_run_checks_every_claim_and_names_the_hardware_that_is_missing(tmp_pat
     ("change", "same"),
     [
         (lambda patch, folder: None, True),
-        (lambda patch, folder: patch.setattr(uptodate, "_package", lambda: "other code"), False),
+        (lambda patch, folder: patch.setattr(uptodate, "package_digest", lambda: "other code"), False),
         (lambda patch, folder: patch.setattr(uptodate, "SOURCE", "de"), False),
         (lambda patch, folder: patch.setattr(toy.Result, "__reduce__", toy.boom), False),
         (lambda patch, folder: (folder / "toy.svg").write_text("by hand"), False),

@@ -46,12 +46,12 @@ def test_the_page_has_every_row_and_links_what_has_a_page():
     from fplab.pages import chapters
 
     course = chapters(NOTEBOOKS)
-    text = topics.body(course)
-    files = {chapter.file for chapter in course}
+    text = topics.table(course, "en")
+    files = {chapter.name for chapter in course}
     assert text.count("<tr>") == len(ROWS) + 5 + 1
-    links = re.findall(r'href="([\w.]+)#(\w+)"', text)
+    links = re.findall(r'href="course/(\w+)\.html#(\w+)"', text)
     assert len(links) == 2 * len(ROWS)
     for file, anchor in links:
         assert file in files
-        assert anchor in cells(file.removesuffix(".html"))
-    assert "href" not in topics.body(())
+        assert anchor in cells(file)
+    assert "href" not in topics.table((), "en")

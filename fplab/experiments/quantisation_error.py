@@ -495,7 +495,8 @@ E.figure(
 E.figure(
     "network",
     line((of("update_relative") * 100).then("error", named_blocks), x="block", hue="states", log="y", marked=True,
-         ticks=True, xlabel="block size", ylabel="median relative error (%)", title=r"Adam's update $m/(\sqrt{v} + \epsilon)$"),
+         ticks=True, xlabel="block size", ylabel="median relative error (%)",
+         title=r"Adam's update $m/(\sqrt{v} + \epsilon)$"),
     line(of("outlier", draw=0, spoiled=True).then("error", named_blocks), x="place", hue="block", log="y",
          names=WHOLE_LAST, xlabel="place in the array, in blocks of 2048", ylabel="mean absolute error of 256",
          title="One large element, in block 20: a block confines it"),

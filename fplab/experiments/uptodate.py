@@ -23,7 +23,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 @functools.cache
-def _package() -> str:
+def package_digest() -> str:
     """A digest of every file of the package but what Python makes of them."""
     sha = hashlib.sha256(json.dumps(versions()).encode())
     for path in sorted(PACKAGE.rglob("*")):
@@ -44,7 +44,7 @@ def made_of(result: Any, pictures: Sequence[str], languages: Sequence[str]) -> s
         whole = pickle.dumps((list(pictures), result))
     except Exception:  # results are anything; one that cannot be written down is drawn
         return None
-    return hashlib.sha256(_package().encode() + whole).hexdigest()
+    return hashlib.sha256(package_digest().encode() + whole).hexdigest()
 
 
 def kept(folder: Path, name: str, of: str | None) -> list[Path] | None:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "cookbook"
+PART = re.compile(r"^(```.*?^```)$|^\|[^\n]*\n\|---[^\n]*\n((?:\|[^\n]*\n)+)", re.S | re.M)
+PLACE = re.compile(r"^@(\d+)$", re.M)
 BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.S)
 
 
@@ -17,23 +19,27 @@ class Recipe:
     title: str
     about: str
 
-    @property
-    def file(self) -> str:
-        return f"{self.name}.html"
+    def source(self, language: str = "en") -> str:
+        """The page in a language; where it has none in that, in English.
 
-    @property
-    def source(self) -> str:
-        return self.path.read_text(encoding="utf-8")
+        A translation has the prose; its line ``@2`` stands for the second code, output or rows of a table in English.
+        """
+        text = self.path.read_text(encoding="utf-8")
+        own = self.path.with_name(f"{self.path.stem}.{language}.md")
+        if not own.exists():
+            return text
+        parts = ["", *(fence or rows for fence, rows in PART.findall(text))]
+        return PLACE.sub(lambda place: parts[int(place[1])], own.read_text(encoding="utf-8"))
 
-    def snippets(self) -> list[tuple[str, str]]:
+    def snippets(self, language: str = "en") -> list[tuple[str, str]]:
         """Each piece of Python and what it prints."""
-        return BLOCK.findall(self.source)
+        return BLOCK.findall(self.source(language))
 
 
 def recipes() -> tuple[Recipe, ...]:
     """All of them, in the order of their files."""
     found = []
-    for path in sorted(FOLDER.glob("*.md")):
+    for path in sorted(path for path in FOLDER.glob("*.md") if "." not in path.stem):
         title, _, about = path.read_text(encoding="utf-8").partition("\n\n")
         found.append(Recipe(path.stem.split("_", 1)[1], path, title.removeprefix("# "), about.partition("\n\n")[0]))
     return tuple(found)

@@ -7,7 +7,7 @@ PART = re.compile(
     r"\s*(?:(?P<number>\d+)|(?P<name>lr|[^\W\d_](?P<hat>\u0302)?)|(?P<mark>\S))(?P<low>[₀-₉]*)(?P<high>[²³ᵗ]*)"
 )
 PLAIN = str.maketrans("₀₁₂₃₄₅₆₇₈₉²³ᵗ", "012345678923t")
-CELL = re.compile(r"<td>([^<]* ← [^<]*|\w\u0302 = [^<]*)</td>")
+CELL = re.compile(r"(<td>(?:<p>)?)([^<]* ← [^<]*|\w\u0302 = [^<]*)(?=(?:</p>)?</td>)")
 PAPER = re.compile(r"<a\b.*?</a>|<pre\b.*?</pre>|<[^>]*>|(arXiv (\d{4}\.\d{4,5}))", re.S)
 
 
@@ -65,5 +65,5 @@ def typeset(page: str) -> str:
     >>> typeset("<td>see arXiv 1710.03740</td>")
     '<td>see <a href="https://arxiv.org/abs/1710.03740">arXiv 1710.03740</a></td>'
     """
-    page = CELL.sub(lambda cell: f"<td>{mathml(html.unescape(cell[1]))}</td>", page)
+    page = CELL.sub(lambda cell: cell[1] + mathml(html.unescape(cell[2])), page)
     return PAPER.sub(lambda one: f'<a href="https://arxiv.org/abs/{one[2]}">{one[1]}</a>' if one[1] else one[0], page)

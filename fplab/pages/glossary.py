@@ -14,10 +14,9 @@ from pathlib import Path
 
 from ..words import say, say_of
 from .executed import Chapter
-from .rendering import both
-from .topics import by_number, linked
+from .topics import as_html, by_number, linked
 
-FILE = "glossary.html"
+NAME = "glossary"
 TITLE = say("Glossary")
 ABOUT = say("The terms of the course in Chinese and English, and what else textbooks call them.")
 HEADS = (say_of("of a glossary", "term"), say("English"), say("in textbooks also"), say("chapter"))
@@ -46,14 +45,17 @@ def terms() -> tuple[Term, ...]:
     return tuple(Term(**row) for row in table["terms"])
 
 
-def body(course: Sequence[Chapter] = ()) -> str:
-    """The table of a page; a chapter that ``course`` does not have is named by its number."""
+def linked_cells() -> set[tuple[str, str]]:
+    """The cells that the terms lead to: the chapter's number and the cell's id."""
+    return {(one.chapter, one.at.partition(" ")[2]) for one in terms()}
+
+
+def table(course: Sequence[Chapter], language: str) -> str:
+    """The table of the page; a chapter that ``course`` does not have is named by its number."""
     there = by_number(course)
     rows = []
     for one in terms():
-        place = linked(there, one.chapter, one.at.partition(" ")[2])
+        place = linked(there, one.chapter, one.at.partition(" ")[2], language)
         row = (f'<span lang="zh">{one.zh}</span>', html.escape(one.en), f'<span lang="zh">{one.also}</span>', place)
         rows.append("<tr>" + "".join(f"<td>{part}</td>" for part in row) + "</tr>")
-    head = "".join(f'<th scope="col">{both(name)}</th>' for name in HEADS)
-    table = f'<div style="overflow-x:auto"><table class="topics"><tr>{head}</tr>{"".join(rows)}</table></div>'
-    return f"<h1>{both(TITLE)}</h1>{both(ABOUT, 'p')}{table}"
+    return as_html([head.into(language) for head in HEADS], rows)

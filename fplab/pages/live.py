@@ -8,6 +8,7 @@ and the page chooses among them; others have too many, or inputs that are typed,
 import base64
 import contextlib
 import dataclasses
+import functools
 import html
 import itertools
 import json
@@ -99,7 +100,7 @@ class Choice(NamedTuple):
 
 def moving(body: str) -> str:
     """What a page shows, each widget with what it needs to move; :func:`scripts_of` gives the scripts."""
-    return MARKED.sub(lambda one: _moved(one[1], json.loads(html.unescape(one[2]))), body)
+    return MARKED.sub(lambda one: _moved(one[1], html.unescape(one[2])), body)
 
 
 def scripts_of(body: str) -> str:
@@ -108,9 +109,11 @@ def scripts_of(body: str) -> str:
     return f"<script>\n{{\n{scripts(found)}}}\n</script>\n" if found else ""
 
 
-def _moved(name: str, state: dict[str, Any]) -> str:
+@functools.lru_cache(maxsize=64)  # the runs of both languages ask
+def _moved(name: str, told: str) -> str:
     if name not in (*DRAWN, *WRITTEN):
         return "<div>"
+    state = json.loads(told)
     if "codes" in state:  # of up to 64 bits, which a number in a browser does not hold
         state["codes"] = [None if code is None else str(code) for code in state["codes"]]
     live = drawn(name, state) if name in DRAWN else {}

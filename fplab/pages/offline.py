@@ -1,39 +1,15 @@
-"""A page asks nothing of any server: images are put into it, and whatever would still be fetched is an error."""
+"""A page asks nothing of any server: whatever would be fetched from elsewhere is found."""
 
-import base64
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from pathlib import Path
 
-from ..errors import LabError
-
-TYPES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif"}
 # Attributes that a browser follows by itself.
 FETCHING = {"src", "srcset", "poster", "data", "background", "xlink:href"}
 LINKS = {"a", "area"}  # elements whose address waits for a reader
+KINDS = {"index", "search", "next", "prev", "genindex", "copyright", "author", "canonical"}  # links that nobody follows
 REMOTE = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*:)?//", re.I)
 IN_CSS = re.compile(r"@import\s*(?:url\()?\s*[\"']?([^\"');]*)|url\(\s*[\"']?([^\"')]*)", re.I)
-IMAGE = re.compile(r"(<img\b[^>]*?\bsrc=)([\"'])(.*?)\2", re.I | re.S)
-
-
-def as_address(data: bytes, kind: str) -> str:
-    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
-
-
-def with_images(text: str, folder: Path) -> str:
-    """HTML with every image file, named as seen from ``folder``, inside. Raises LabError for one that is not there."""
-
-    def inside(found: re.Match[str]) -> str:
-        head, quote, address = found.groups()
-        if address.startswith("data:"):
-            return found[0]
-        path = folder / address
-        if REMOTE.match(address) or path.suffix.lower() not in TYPES or not path.is_file():
-            raise LabError(f"the image {address!r} is no file below {str(folder)!r}; pages hold all that they show.")
-        return f"{head}{quote}{as_address(path.read_bytes(), TYPES[path.suffix.lower()])}{quote}"
-
-    return IMAGE.sub(inside, text)
 
 
 class _Addresses(HTMLParser):
@@ -44,8 +20,9 @@ class _Addresses(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._style = tag == "style"
+        waits = tag in LINKS or (tag == "link" and KINDS & set((dict(attrs).get("rel") or "").split()))
         for name, value in attrs:
-            if name in FETCHING or (name == "href" and tag not in LINKS):
+            if name in FETCHING or (name == "href" and not waits):
                 self.found.append(value or "")
             elif name == "style":
                 self.found += in_css(value or "")
@@ -59,16 +36,17 @@ class _Addresses(HTMLParser):
 
 
 def in_css(text: str) -> Iterator[str]:
+    """The addresses that a style sheet fetches."""
     return (found[1] or found[2] or "" for found in IN_CSS.finditer(text))
 
 
 def fetched(page: str) -> list[str]:
-    """The addresses that a page would fetch from elsewhere: none, for a page that is read offline.
+    """The addresses of other servers that a page would ask: none, for a page that is read offline.
 
-    >>> fetched('<a href="https://example.org"><img src="data:image/png;base64,"></a><script src="//cdn/x"></script>')
+    >>> fetched('<a href="https://example.org"><img src="a.png"></a><script src="//cdn/x"></script>')
     ['//cdn/x']
     """
     parser = _Addresses()
     parser.feed(page)
     parser.close()
-    return [a for a in parser.found if a and not a.lstrip().startswith(("data:", "#"))]
+    return [address for address in parser.found if REMOTE.match(address)]

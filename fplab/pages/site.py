@@ -1,178 +1,119 @@
-"""The site: chapters that link to one another, the cookbook, the reference, a search, and an index of all."""
+"""The site: every chapter run in both languages, and Sphinx's pages of them, of cookbook and reference."""
 
-import html
-import re
+from __future__ import annotations
+
+import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from ..errors import LabError, door, unknown
+from ..errors import door, unknown
+from ..language import LANGUAGES
 from ..storage import demand_writable, write_text
-from ..words import Text, given, say, verbatim
-from . import glossary, live, reference, search, topics
-from .cookbook import recipes
-from .executed import Chapter, cells, needed
-from .offline import fetched
-from .rendering import both, cell, colours, prose
+from ..words import Text, say
+from . import executed, source
+from .executed import ANSI, Chapter, Run
 
 HERE = Path(__file__).parent
-HEADING = re.compile(r"^# (.+)$", re.M)
-LINKED = re.compile(r'<a\b[^>]*\bhref="([\w.-]+\.html)[^"]*"[^>]*>(.*?)</a>', re.S)
-PART = {"en": re.compile(r'<div class="fplab-en">(.*?)</div>', re.S),
-        "zh": re.compile(r'<div class="fplab-zh"[^>]*>(.*?)</div>', re.S)}  # fmt: skip
-COURSE, COOKBOOK, REFERENCE = say("fplab: the course"), say("Cookbook"), say("Reference")
-SEARCH, NOTHING_FOUND = say("Search"), say("Nothing here holds these words.")
-ABOUT = say(
-    "The chapters with all their outputs, to read without running anything. make lab opens the same notebooks, live."
-)
-PREVIOUS, NEXT, CONTENTS = say("Previous"), say("Next"), say("Contents")
-SKIP, LANGUAGE = say("Skip to the chapter"), say("Language")
+KEPT = ".kept"  # below the site: runs of notebooks, and what Sphinx read and remembers
+SPHINX_LANGUAGES = {"en": "en", "zh": "zh_CN"}
+RAN, AS_BEFORE = say("{name}: {seconds:.0f} s"), say("{name}: as before")
+MADE = say("{n} pages in {language}: {seconds:.0f} s")
 
 
 @door
 def chapters(folder: Path) -> tuple[Chapter, ...]:
     """The notebooks of a folder, in the order of their names."""
-    nbformat, _ = needed()
-    found = []
-    for path in sorted(folder.glob("*.ipynb")):
-        first = next((c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown"), "")
-        parts = {language: _head(pattern.search(first), path.stem) for language, pattern in PART.items()}
-        title, question = (given(parts["en"][i], zh=parts["zh"][i]) for i in (0, 1))
-        found.append(Chapter(path.stem, path, title, question))
-    return tuple(found)
-
-
-def _head(part: re.Match[str] | None, name: str) -> tuple[str, str]:
-    """The heading, and the question below it: up to the paragraph in bold, or else the first."""
-    heading = HEADING.search(part[1]) if part else None
-    if part is None or heading is None:
-        return name, ""
-    paragraphs = [p.strip() for p in part[1][heading.end() :].split("\n\n") if p.strip()]
-    last = next((i for i, p in enumerate(paragraphs) if p.startswith("**")), 0)
-    question = " ".join(paragraphs[: last + 1])
-    return heading[1].strip(), re.sub(r"<[^>]+>|[*`]|(?<=[。？]) ", "", question)
-
-
-# --- pages ------------------------------------------------------------------------------------------------------
-def link(chapter: Chapter, before: Text | None = None, rel: str = "") -> str:
-    how = f' rel="{rel}"' if rel else ""
-    says = f"<small>{both(before)}</small> " if before else ""
-    return f'<a href="{chapter.file}"{how}>{says}{both(chapter.title)}</a>'
-
-
-def around(at: int, course: Sequence[Chapter], written: set[str]) -> str:
-    """Links to the chapters before and after, as far as they have pages."""
-    parts = []
-    for i, says, rel in ((at - 1, PREVIOUS, "prev"), (at + 1, NEXT, "next")):
-        there = 0 <= i < len(course) and course[i].name in written
-        parts.append(link(course[i], says, rel) if there else "<span></span>")
-    return f'<nav class="around">{parts[0]}<a href="index.html">{both(CONTENTS)}</a>{parts[1]}</nav>'
-
-
-def page(title: Text, body: str) -> str:
-    """A whole page. Raises LabError where it would fetch anything from elsewhere."""
-    style = (HERE / "style.css").read_text(encoding="utf-8")
-    script = (HERE / "language.js").read_text(encoding="utf-8")
-    find = f"{SEARCH.en} {SEARCH.zh}"
-    choices = "".join(
-        f'<input type="radio" name="language" id="language-{language}" value="{language}"{checked}>'
-        f'<label for="language-{language}" lang="{language}">{name}</label>'
-        for language, name, checked in (("en", "English", " checked"), ("zh", "中文", ""))
+    return tuple(
+        Chapter(path.stem, path, *source.head(path)) for path in sorted(folder.glob("*.ipynb")) if path.is_file()
     )
-    text = (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{html.escape(title.en)}</title>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<style>\n{style}{colours()}\n</style>\n</head>\n"
-        f'<body data-en="{html.escape(title.en)}" data-zh="{html.escape(title.zh)}">\n'
-        f'<a class="skip" href="#main">{both(SKIP)}</a>\n'
-        f'<header><a href="index.html">fplab</a>'
-        f'<form action="{search.FILE}" role="search">'
-        f'<input type="search" name="q" aria-label="{find}" placeholder="{find}"></form>'
-        f'<fieldset class="language"><legend>{both(LANGUAGE)}</legend>{choices}</fieldset></header>\n'
-        f'<main id="main">\n{body}\n</main>\n<script>\n{script}</script>\n{live.scripts_of(body)}</body>\n</html>\n'
-    )
-    if outside := fetched(text):
-        raise LabError(f"the page {title.en!r} would fetch {outside[0][:200]!r}; pages are read offline.")
-    return text
-
-
-def chapter_page(at: int, course: Sequence[Chapter], written: set[str], run: bool = True) -> str:
-    """The page of a chapter; chapters that have no page are named in it without a link."""
-    chapter = course[at]
-    body = "\n".join(cell(one, chapter.path.parent) for one in cells(chapter.path, run))
-    absent = {c.file for c in course if c.name not in written}
-    body = live.moving(LINKED.sub(lambda found: found[2] if found[1] in absent else found[0], body))
-    links = around(at, course, written)
-    return page(chapter.title, f"{links}\n<article>\n{body}\n</article>\n{links}")
-
-
-def index_page(course: Sequence[Chapter], written: set[str], whole: bool = False) -> str:
-    """The list of chapters; those without a page are named only. ``whole``: the cookbook and the reference too."""
-    rows = "".join(f"<li>{link(c) if c.name in written else both(c.title)}{both(c.question, 'p')}</li>" for c in course)
-    if whole:
-        for one in (topics, glossary):
-            rows += f'<li><a href="{one.FILE}">{both(one.TITLE)}</a>{both(one.ABOUT, "p")}</li>'
-    course_list = f'<h1>{both(COURSE)}</h1>{both(ABOUT, "p")}<ul class="contents">{rows}</ul>'
-    return page(COURSE, f"<article>{course_list}{_further() if whole else ''}</article>")
-
-
-def _article(body: str, kind: str = "") -> str:
-    return f'<article class="prose{kind}">{body}</article>'
-
-
-def _further() -> str:
-    """The contents of the cookbook and of the reference."""
-    cookbook = [(r.file, r.title, r.about) for r in recipes()]
-    modules = [(f"{m}.html", m, reference.summary(m)) for m in reference.modules()]
-    parts = []
-    for title, rows in ((COOKBOOK, cookbook), (REFERENCE, modules)):
-        listed = "".join(f'<li><a href="{file}">{name}</a>{prose(about, HERE)}</li>' for file, name, about in rows)
-        parts.append(f'<h1>{both(title)}</h1><ul class="contents">{listed}</ul>')
-    return "".join(parts)
 
 
 @door
 def write(
     names: Sequence[str] = (), out: Path = Path("pages"), folder: Path = Path("notebooks"),
-    tick: Callable[[str], None] = lambda text: None, run: bool = True, whole: bool = False,
-) -> list[Path]:  # fmt: skip
-    """Write the pages of chapters (default: all) and the index, and return their paths.
+    tick: Callable[[str], None] = lambda text: None, limit: int = executed.LIMIT, changes: Path | None = None,
+) -> list[Text]:  # fmt: skip
+    """Write the site into ``out``: ``index.html``, and a folder for each language. Returns what went wrong, said.
 
-    ``whole``: topics, glossary, cookbook, reference and search, too, which a site that has them keeps.
-
-    ``names``: of notebooks in ``folder``, or their beginnings, such as "04". ``tick`` is told each chapter's name
-    before it runs; ``run=False`` leaves out the outputs. Raises LabError for a name that is unknown, a notebook that
-    fails, a page that would need the network.
+    ``names``: of notebooks in ``folder``, or their beginnings, such as "04": which to run, all unless given; the others
+    are shown as they ran before, or without outputs. A run is kept until the notebook or the package changes, so a
+    build that was interrupted goes on. ``tick`` is told each step with its time. ``limit``: seconds that a cell may
+    take. ``changes``: the changelog. A cell that fails ends nothing: it shows its error, and is named in the result.
+    Raises LabError for a name that is unknown.
     """
+    executed.needed()
     course = chapters(folder)
-    wanted = [_named(name, course) for name in names] or list(course)
+    wanted = {_named(name, course).name for name in names} or {chapter.name for chapter in course}
     demand_writable(out)
-    written = {c.name for c in course if (out / c.file).exists()} | {c.name for c in wanted}
-    paths = []
-    for chapter in wanted:
-        tick(chapter.name)
-        paths.append(out / chapter.file)
-        write_text(paths[-1], chapter_page(course.index(chapter), course, written, run))
-    if whole:
-        tick("cookbook")
-        made = {r.file: page(given(r.title), _article(prose(r.source, HERE))) for r in recipes()}
-        there = [c for c in course if c.name in written]
-        made |= {one.FILE: page(one.TITLE, _article(one.body(there))) for one in (topics, glossary)}
-        tick("reference")
-        for name, body in reference.bodies().items():
-            made[f"{name}.html"] = page(verbatim(name), _article(body, " reference"))
-        for file, text in made.items():
-            paths.append(out / file)
-            write_text(paths[-1], text)
-    whole = whole or (out / search.FILE).exists()
-    paths.append(out / "index.html")
-    write_text(paths[-1], index_page(course, written, whole))
-    if whole:
-        found = {p.name: p.read_text(encoding="utf-8") for p in sorted(out.glob("*.html"))
-                 if p.is_file() and p.name not in (search.FILE, "index.html")}  # fmt: skip
-        paths.append(out / search.FILE)
-        write_text(paths[-1], page(SEARCH, search.body(found, [both(NOTHING_FOUND)])))
-    return paths
+    runs: dict[str, dict[str, Run]] = {language: {} for language in LANGUAGES}
+    problems: list[Text] = []
+    for chapter in course:
+        start = time.perf_counter()
+        found = _ran(chapter, out / KEPT / "runs", limit, run=chapter.name in wanted)
+        for language, one in found.items():
+            runs[language][chapter.name] = one
+            problems += [one.problem] if one.problem else []
+        if chapter.name in wanted:
+            as_before = all(one.kept for one in found.values())
+            tick(str((AS_BEFORE if as_before else RAN).fill(name=chapter.name, seconds=time.perf_counter() - start)))
+    text = changes.read_text(encoding="utf-8").partition("\n")[2] if changes and changes.is_file() else ""
+    for language in LANGUAGES:
+        start = time.perf_counter()
+        pages = source.Source(out / KEPT / "source" / language, language)
+        source.write(pages, course, runs[language], text)
+        made = build(pages.folder, out / language, out / KEPT / "doctrees" / language, language)
+        problems += made
+        count = len(list((out / language).rglob("*.html")))
+        tick(str(MADE.fill(n=count, language=LANGUAGES[language], seconds=time.perf_counter() - start)))
+    write_text(out / "index.html", (HERE / "theme" / "index.html").read_text(encoding="utf-8"))
+    return problems
+
+
+def _ran(chapter: Chapter, keep: Path, limit: int, run: bool) -> dict[str, Run]:
+    """A chapter in both languages, side by side."""
+    nbformat, _ = executed.needed()
+    if not run:
+        kept = {language: executed.kept(chapter.path, language, keep) for language in LANGUAGES}
+        bare = nbformat.read(chapter.path, as_version=4)
+        return {language: one or Run(bare) for language, one in kept.items()}
+    return executed.run(chapter.path, keep, limit)
+
+
+def build(folder: Path, out: Path, doctrees: Path, language: str) -> list[Text]:
+    """Let Sphinx make the pages of a folder; what it warns of, and what a page would fetch, is returned."""
+    import io
+
+    from sphinx.application import Sphinx
+    from sphinx.util.docutils import docutils_namespace, patch_docutils
+
+    told = io.StringIO()
+    with warnings.catch_warnings(), patch_docutils(), docutils_namespace():
+        warnings.simplefilter("ignore")  # of libraries about one another; Sphinx's own come in the other way
+        app: Any = Sphinx(
+            folder, None, out, doctrees, "html", confoverrides=settings(language), status=None, warning=told,
+        )  # fmt: skip
+        app.build()
+    lines = [line for line in ANSI.sub("", told.getvalue()).splitlines() if line.strip()]
+    return [say("{line}", line=line) for line in lines]
+
+
+def settings(language: str) -> dict[str, Any]:
+    """What Sphinx is told."""
+    sidebar = ("sidebar/brand", "language", "sidebar/search", "sidebar/scroll-start", "sidebar/navigation",
+               "sidebar/scroll-end")  # fmt: skip
+    return {
+        "project": "fplab", "author": "the fplab authors", "copyright": "", "html_show_copyright": False,
+        "extensions": ["myst_nb", "sphinx.ext.autodoc", f"{__package__}.extension"],
+        "language": SPHINX_LANGUAGES[language], "html_title": "fplab", "html_theme": "furo",
+        "html_show_sourcelink": False, "html_copy_source": False, "html_show_sphinx": False,
+        "templates_path": [str(HERE / "theme")], "html_static_path": [str(HERE / "static")],
+        "html_css_files": ["fplab.css"], "html_sidebars": {"**": [f"{part}.html" for part in sidebar]},
+        "nb_execution_mode": "off", "nb_merge_streams": True, "nb_output_stderr": "remove",
+        "myst_heading_anchors": 3, "autodoc_member_order": "bysource", "autodoc_typehints": "none",
+        "suppress_warnings": ["mystnb.unknown_mime_type"], "python_use_unqualified_type_names": True,
+    }  # fmt: skip
 
 
 def _named(name: str, course: Sequence[Chapter]) -> Chapter:

@@ -16,9 +16,8 @@ from pathlib import Path
 
 from ..words import Text, given, say
 from .executed import Chapter
-from .rendering import both
 
-FILE = "topics.html"
+NAME = "topics"
 TITLE = say("Topics")
 ABOUT = say("What five documents on mixed-precision training speak of, in their order, and where the course treats it.")
 HEADS = (say("topic"), say("chapter"), say("experiment"), say("claim"))
@@ -67,28 +66,39 @@ def by_number(course: Sequence[Chapter]) -> dict[str, tuple[Chapter, dict[str, s
     return {chapter.name.split("_")[0]: (chapter, cells(chapter.path)) for chapter in course}
 
 
-def linked(there: Mapping[str, tuple[Chapter, dict[str, str]]], number: str, cell: str) -> str:
+def linked_cells() -> set[tuple[str, str]]:
+    """The cells that the index leads to: the chapter's number, or "claims", and the cell's id."""
+    return {(one.chapter, one.cell) for one in topics() if one.cell}
+
+
+def linked(there: Mapping[str, tuple[Chapter, dict[str, str]]], number: str, cell: str, language: str) -> str:
     """A chapter's title, which leads to its cell; without a link where it has none, its number where it is not."""
     chapter, own = there.get(number, (None, {}))
-    title = both(chapter.title) if chapter else number
-    return f'<a href="{chapter.file}#{cell}">{title}</a>' if chapter and cell in own else title
+    title = html.escape(chapter.title.into(language)) if chapter else number
+    return f'<a href="course/{chapter.name}.html#{cell}">{title}</a>' if chapter and cell in own else title
 
 
-def body(course: Sequence[Chapter]) -> str:
-    """The table of a page; a chapter or a cell that ``course`` does not have is named without a link."""
+def table(course: Sequence[Chapter], language: str) -> str:
+    """The table of the page; a chapter or a cell that ``course`` does not have is named without a link."""
     there = by_number(course)
     claims = next((claim_cells(c.path) for c in course if c.name == "claims"), {})
     rows, document = [], None
     for one in topics():
         if one.document != document:
             document = one.document
-            rows.append(f'<tr><th colspan="4" scope="rowgroup">{both(document)}</th></tr>')
-        place = linked(there, one.chapter, one.cell)
+            rows.append(f'<tr><th colspan="4" scope="rowgroup">{html.escape(document.into(language))}</th></tr>')
+        place = linked(there, one.chapter, one.cell, language)
         claim = html.escape(one.claim)
         if one.claim in claims:
-            claim = f'<a href="claims.html#{claims[one.claim]}">{claim}</a>'
-        row = (both(one.title), place, f"<code>fplab run {one.experiment}</code>", claim)
+            claim = f'<a href="course/claims.html#{claims[one.claim]}">{claim}</a>'
+        title = html.escape(one.title.into(language))
+        row = (title, place, f"<code>fplab run {one.experiment}</code>", claim)
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>")
-    head = "".join(f'<th scope="col">{both(name)}</th>' for name in HEADS)
-    table = f'<div style="overflow-x:auto"><table class="topics"><tr>{head}</tr>{"".join(rows)}</table></div>'
-    return f"<h1>{both(TITLE)}</h1>{both(ABOUT, 'p')}{table}"
+    return as_html([head.into(language) for head in HEADS], rows)
+
+
+def as_html(heads: Sequence[str], rows: Sequence[str]) -> str:
+    """A table of rows that are HTML."""
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    inside = f"<thead><tr>{head}</tr></thead>{''.join(rows)}"
+    return f'<div class="table-wrapper"><table class="docutils">{inside}</table></div>'

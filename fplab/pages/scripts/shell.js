@@ -1,6 +1,6 @@
 // Widgets of a page without a kernel: each begins at the state that the page was made with, in the page's language.
 const WIDGETS = {};
-let language = document.documentElement.lang;
+let language = document.documentElement.lang.slice(0, 2);
 const filled = (message, values = {}) => message.replace(/\{(\w+)[^}]*\}/g, (all, name) => {
   const value = values[name];
   return Array.isArray(value) ? say(...value) : value ?? all;

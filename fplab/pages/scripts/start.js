@@ -3,6 +3,6 @@ const again = [...document.querySelectorAll(".fplab-live[data-live]")].map((host
   return (WIDGETS[widget] ?? WIDGETS.drawn)(host, state, live);
 });
 new MutationObserver(() => {
-  language = document.documentElement.lang;
+  language = document.documentElement.lang.slice(0, 2);
   for (const draw of again) draw();
 }).observe(document.documentElement, { attributeFilter: ["lang"] });
