@@ -3,11 +3,9 @@
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from experiments.frame import Mutant, frame
-from fplab.errors import LabError
 from fplab.experiments import calibration
 from fplab.nn import fake_quantization
 
@@ -75,26 +73,3 @@ def test_the_open_case_has_the_answer_of_this_processor_among_its_hypotheses() -
     answers = [hypothesis(inputs, {}) for hypothesis in case.hypotheses.values()]
     assert any(all(np.array_equal(found[k], answer[k]) for k in found) for answer in answers)
     assert np.array_equal(found["tensor"], calibration.saturates(inputs, {})["tensor"])
-
-
-def test_a_histogram_of_nothing_is_not_drawn() -> None:
-    from matplotlib.figure import Figure
-
-    from fplab.draw.calibration import magnitude_histogram
-
-    with pytest.raises(LabError, match=r"counts have shape \(3,\) and sum 0; they must be 1-d and not all zero"):
-        magnitude_histogram(Figure().subplots(), np.zeros(3, np.int64), 0.1)
-
-
-def test_bars_add_up_neighbouring_bins() -> None:
-    from matplotlib.figure import Figure
-
-    from fplab.draw.calibration import DRAWN, magnitude_histogram
-
-    ax = Figure().subplots()
-    magnitude_histogram(ax, np.r_[np.arange(1, 1001), np.zeros(50, np.int64)], 0.5)
-    (patch,) = ax.patches
-    values, edges, _ = patch.get_data()
-    assert len(values) <= DRAWN
-    assert values.sum() == 500500
-    assert edges[-1] == 500.0
