@@ -422,10 +422,10 @@ QUESTIONS = {True: "In which order of k, and is it one chain?", False: "After ho
 
 def probe_operands() -> Arrays:
     """The FP8 probes as rows of A and of B, c as a block of its own: the results on the diagonal are the probes."""
-    from .generations.probes import FP8_PROBES
+    from .generations import probes_of
 
     rows: dict[str, list[np.ndarray]] = {"a": [], "b": []}
-    for probe in FP8_PROBES:
+    for probe in probes_of("e4m3"):
         root = np.sqrt(probe.c)  # 32 or 0
         for row, factors in zip(rows.values(), probe.factors, strict=True):
             row.append(np.concatenate([[root], np.zeros(BLOCK - 1), factors]).astype(np.float32))

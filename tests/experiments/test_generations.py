@@ -1,6 +1,5 @@
 """The experiment on generations: published cells, every one of which is checked, and what its cases hold."""
 
-import dataclasses
 import itertools
 from fractions import Fraction
 from pathlib import Path
@@ -8,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from xarray import DataArray
 
 from experiments.frame import CELLS, Mutant, claim_of, failing, frame, put, record, repeats
 from fplab.experiments import generations
-from fplab.experiments.generations import amd, probes
 from fplab.hardware.core_cases import lab_product
 from fplab.hardware.products import ONE_CHAIN
 from fplab.reveal import SumTree
 
-QUICK = generations.EXPERIMENT.quick
+QUICK = generations.E.quick
 SPECIFICATION = Path(__file__).resolve().parents[3] / "shared" / "spec" / "tensor-cores.md"
 
 
@@ -37,8 +36,7 @@ MUTANTS = (
     Mutant("H100 keeps a bit more", ("tiny_26", "each_falls_once"), CELLS, record("H100", *HALF, alignment_bits=26)),
     Mutant("H100 keeps five bits more", ("amd_up", "amd_down"), CELLS,
            record("H100", *HALF, alignment_bits=30)),
-    Mutant("B200 keeps 46 bits", ("cancelled_large",), CELLS, record("B200", *HALF, alignment_bits=46),
-           part=lambda result: {"fp16_probes": probes.results(probes.FP16_PROBES, probes.GPUS)}),
+    Mutant("B200 keeps 46 bits", ("cancelled_large",), CELLS, record("B200", *HALF, alignment_bits=46)),
     Mutant("Ada's FP8 aligned to 25 bits", ("fp8_small", "fp8_large"), CELLS, record("Ada", "e4m3", alignment_bits=25)),
     Mutant("MI210 keeps subnormals", ("amd_operand", "amd_c", "flushes"), CELLS,
            record("MI210", *HALF, subnormals="kept")),
@@ -57,22 +55,19 @@ MUTANTS = (
 globals().update(frame(generations, QUICK, MUTANTS))
 
 
-@pytest.mark.parametrize("kind", generations.KINDS, ids=lambda kind: kind[0])
-def test_every_cell_is_checked(result: Any, kind: Any) -> None:
-    name, some, gpus = kind
-    for i, probe in enumerate(some):
-        claim = claim_of(generations.EXPERIMENT, probe.id)
-        places = [(f"{name}_exact", i, "exact")] + [(f"{name}_probes", (i, j), gpu) for j, gpu in enumerate(gpus)]
-        for array, place, gpu in places:
-            wrong = dataclasses.replace(result, **off(array, place)(result))
-            known = probe.exact if gpu == "exact" else probe.known[gpu]
-            assert str(failing(claim, wrong).detail) == f"{gpu} {known ^ 1:08x} ≠ {known:08x}"
+@pytest.mark.parametrize("probe", generations.PROBES.values(), ids=lambda probe: probe.id)
+def test_every_cell_is_checked(result: Any, probe: Any) -> None:
+    claim = claim_of(generations.E, probe.id)
+    for gpu, known in probe.bits.items():
+        wrong = result.probed.copy()
+        wrong.loc[{"probe": probe.id, "gpu": gpu}] = known ^ 1
+        assert str(failing(claim, result.replace(probed=wrong)).detail) == f"{gpu} {known ^ 1:08x} ≠ {known:08x}"
 
 
 def test_a_family_has_one_arithmetic(result: Any) -> None:
-    for i, j in itertools.combinations(range(8), 2):
-        same = probes.generation(probes.GPUS[i]) == probes.generation(probes.GPUS[j])
-        assert np.array_equal(result.real[i], result.real[j]) == same
+    for one, other in itertools.combinations(generations.GPUS, 2):
+        same = generations.FAMILY[one] == generations.FAMILY[other]
+        assert np.array_equal(result.real.sel(gpu=one), result.real.sel(gpu=other)) == same
 
 
 # --- what is known ---------------------------------------------------------------------------------------------------
@@ -81,21 +76,16 @@ def test_the_probes_are_the_published_table() -> None:
         pytest.skip("the published table is not here")
     text = SPECIFICATION.read_text(encoding="utf-8").split("## 6.", 1)[1]
     rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| c =")]
-    assert len(rows) == len(probes.FP16_PROBES)
-    for cells, probe in zip(rows, probes.FP16_PROBES, strict=True):
-        v100, ampere, hopper, exact = (int(cell, 16) for cell in cells[1:])
-        assert probe.known["V100"] == v100
-        assert {probe.known[g] for g in ("T4", "A100", "Ada", "L40S")} == {ampere}
-        assert {probe.known[g] for g in ("H100", "H200", "B200")} == {hopper}
-        assert probe.exact == exact
+    for cells, probe in zip(rows, generations.probes_of("fp16"), strict=True):
+        assert probe.known == tuple(int(cell, 16) for cell in cells[1:])
 
 
 def test_the_probes_are_the_sums_that_their_names_say() -> None:
     tiny = Fraction(1, 2**24)
     sums = [1 + 16 * tiny, 1 + 8 * tiny, 1 + 4 * tiny, 1 + 15 * tiny, 15 * tiny, Fraction(1, 2**20)]
-    assert [probe.sum for probe in probes.FP16_PROBES] == sums
-    assert [probe.sum for probe in probes.FP8_PROBES] == [1026, 448**2 + 31]
-    for probe in probes.FP16_PROBES + probes.FP8_PROBES + probes.BF16_PROBES + amd.PROBES:
+    assert [probe.sum for probe in generations.probes_of("fp16")] == sums
+    assert [probe.sum for probe in generations.probes_of("e4m3")] == [1026, 448**2 + 31]
+    for probe in generations.PROBES.values():
         a, b = probe.factors
         assert a.size == b.size == probe.k
         assert (
@@ -116,7 +106,7 @@ def test_the_real_operands() -> None:
 
 def test_the_product_is_symmetric(result: Any) -> None:
     """Sums inside a block are exact, so exchanging the factors changes nothing."""
-    assert np.array_equal(result.real, result.real.transpose(0, 2, 1))
+    assert np.array_equal(result.real, result.real.values.transpose(0, 2, 1))
 
 
 def test_differences_in_ulp() -> None:
@@ -127,24 +117,25 @@ def test_differences_in_ulp() -> None:
 
 
 def test_falls_are_counted() -> None:
-    assert probes.falls(np.array([[1, 2, 2, 1, 3, 0], [1, 1, 2, 3, 4, 5]], np.uint32)).tolist() == [2, 0]
-    c = probes.accumulators().view(np.float32)
-    assert c[probes.BELOW] == 1
+    rows = DataArray(np.array([[1, 2, 2, 1, 3, 0], [1, 1, 2, 3, 4, 5]], np.uint32), dims=("gpu", "c"))
+    assert generations.falls(rows).values.tolist() == [2, 0]
+    c = generations.accumulators(QUICK)
+    assert c[generations.BELOW] == 1
     assert (np.diff(c) > 0).all()
 
 
 def test_trees() -> None:
-    assert probes.tree("A100", 20) == probes.chain(20, 8) == SumTree.of(
+    assert generations.tree("A100", 20) == generations.chain(20, 8) == SumTree.of(
         (((*range(9),), *range(9, 17)), 17, 18, 19)
     )  # fmt: skip
 
 
 # --- outputs and devices ---------------------------------------------------------------------------------------------
 def test_the_table_has_every_cell_and_every_pair(result: Any) -> None:
-    rows = list(zip(*generations.rows(result).values(), strict=True))
+    rows = list(zip(*generations.E.rows(result).values(), strict=True))
     assert len(rows) == 6 * 8 + 2 * 3 + 6 + 5 * 4 + 9 * 8 // 2 + 4 * 3 // 2
     assert ("c = 1, 16 products of 2^-24", "V100", "exact", "3f800000", "3f800008", 1, 8) in rows
-    count, ulps = generations.difference(result.real[0], result.real[1])
+    count, ulps = generations.difference(*result.real.sel(gpu=["V100", "T4"]).values)
     assert (f"pixel correlations 64x64x{QUICK.images}", "V100", "T4", "", "", count, ulps) in rows
 
 
@@ -152,21 +143,16 @@ def test_runs_are_the_same_every_time(result: Any) -> None:
     repeats(generations, result)
 
 
-def test_each_family_is_said_to_fall_once(result: Any) -> None:
-    titles = [(ax.get_title(loc="left") or ax.get_title()) for ax in generations.falls(result).axes]
-    assert [t.split(": ")[1] for t in titles] == [f"{g} not monotonic" for g in ("V100", "A100", "H100")]
-
-
 @pytest.mark.parametrize("gpu", ["V100", "A100", "H100"])
 def test_the_cases_show_the_published_bits_through_torch(gpu: str) -> None:
     """c as products, and a 1 taken away again, leave every probe what it is."""
     meta = {"kind": "cuda", "device": f"NVIDIA {gpu}", "capability": ""}
-    known = np.array([probe.known[gpu] for probe in probes.FP16_PROBES], np.uint32)
+    known = np.array([probe.bits[gpu] for probe in generations.probes_of("fp16")], np.uint32)
     wide = lab_product(generations.product_to("fp32"), ONE_CHAIN, generations.probe_operands(False), meta)["d"]
     assert np.array_equal(np.diag(wide)[:6], known)
     stored = lab_product(generations.product_to("fp16"), ONE_CHAIN, generations.probe_operands(True), meta)["d"]
     half = np.diag(stored).view(np.float16)[:6].astype(float)
-    taken = np.array([1.0 if probe.c > 0.5 else 0.0 for probe in probes.FP16_PROBES])
+    taken = np.array([1.0 if probe.c > 0.5 else 0.0 for probe in generations.probes_of("fp16")])
     assert np.array_equal(half, known.view(np.float32) - taken)
 
 
@@ -177,7 +163,7 @@ def test_the_masked_case_holds_the_tree(gpu: str) -> None:
     counts = stored[:, 0].view(np.float16).astype(float) * 2.0**24
     sizes = np.ones((generations.TERMS, generations.TERMS), np.int64)
     sizes[np.triu_indices(generations.TERMS, 1)] = generations.TERMS - counts
-    length = probes.LENGTHS[probes.generation(gpu)]
+    length = generations.LENGTHS[generations.FAMILY[gpu]]
     nested: Any = tuple(range(length))
     for start in range(length, generations.TERMS, length):
         nested = (nested, *range(start, start + length))
