@@ -10,11 +10,12 @@ import pytest
 from experiments.frame import CELLS, Mutant, frame, record
 from fplab import floats, tensorcore
 from fplab.errors import LabError
-from fplab.experiments import fp8_accumulation as fp8
+from fplab.experiments import fp8_accumulation
 from fplab.hardware.cases import NotHereError
 from fplab.hardware.core_cases import lab_product
 from fplab.hardware.products import ONE_CHAIN
 
+fp8 = fp8_accumulation
 PARAMS = replace(fp8.E.quick, longest=12, sides=(64, 512))
 DRAWN = {"reuse": ("drawn", "exact_at")}  # the operands
 
@@ -45,7 +46,7 @@ MUTANTS = (
            product(a, b, gpu, promote) ^ np.uint32(promote == 4096), **DRAWN),
 )  # fmt: skip
 
-globals().update(frame(fp8, PARAMS, MUTANTS))
+globals().update(frame(fp8_accumulation, PARAMS, MUTANTS))
 
 
 @pytest.mark.parametrize("distribution", fp8.DISTRIBUTIONS)

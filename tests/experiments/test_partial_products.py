@@ -15,10 +15,11 @@ from fplab import exact, floats
 from fplab import exact_products as whole
 from fplab.experiments import chain_bounds as bounds
 from fplab.experiments import long_products as shared
-from fplab.experiments import partial_products as pp
+from fplab.experiments import partial_products
 from fplab.tensorcore import oracle
 from fplab.tensorcore.models import GPUS, get
 
+pp = partial_products
 UNIT = Fraction(2) ** whole.UNIT
 QUICK = pp.E.quick
 TINY = replace(QUICK, rows=2, log2_last=8, points=16)
@@ -57,7 +58,7 @@ MUTANTS = (
            lambda fates: lambda *of: fates(*of)[::-1], params=TINY),
 )  # fmt: skip
 
-globals().update(frame(pp, QUICK, MUTANTS))
+globals().update(frame(partial_products, QUICK, MUTANTS))
 
 
 def test_the_records_know_four_ways_to_add_fp16_products() -> None:
