@@ -242,23 +242,14 @@ def _in_groups(name: str, a: Tensor, b: Tensor, offs: Tensor | None) -> Tensor:
 
 def _scaled(name: str, value: Callable[[Tensor], Tensor], self: Tensor, mat2: Tensor, **given: Any) -> Tensor:
     """The product (M, N) of codes (M, K) and (K, N), each times its scale, which torch has not in float64."""
-    a, b, scales, kinds = self, mat2, (given["scale_a"], given["scale_b"]), (0, 0)
-    if not (floating(a) and floating(b)):
-        raise NotImplementedError(f"{name} of {a.dtype} and {b.dtype}, which are pairs of codes")
-    if name == "_scaled_mm":
-        kinds, scales = low_precision.kinds_of(name, a, b, *scales), (scales[0], low_precision.flipped(scales[1]))
-    else:
-        kinds = (
-            low_precision.kind_of(name, scales[0], given["recipe_a"], given["swizzle_a"]),
-            low_precision.kind_of(name, scales[1], given["recipe_b"], given["swizzle_b"]),
-        )
-        blocks = -(-a.shape[1] // 128)
-        scales = tuple(x[0][:blocks].mT if kind == low_precision.SQUARE else x[0]
-                       for x, kind in zip(scales, kinds, strict=True))  # fmt: skip
-    result = value(a) * _factors(name, kinds[0], scales[0], a.shape, value)
-    result = result @ (value(b).mT * _factors(name, kinds[1], scales[1], b.mT.shape, value)).mT
+    if not (floating(self) and floating(mat2)):
+        raise NotImplementedError(f"{name} of {self.dtype} and {mat2.dtype}, which are pairs of codes")
+    named = {key: x for key, x in given.items() if key.startswith(("scale_a", "scale_b", "recipe_", "swizzle_"))}
+    (kind_a, scale_a, _), (kind_b, scale_b, _) = low_precision.sides(name, self, mat2, **named)
+    result = value(self) * _factors(name, kind_a, scale_a, self.shape, value)
+    result = result @ (value(mat2).mT * _factors(name, kind_b, scale_b, mat2.mT.shape, value)).mT
     result = result if given.get("bias") is None else result + value(given["bias"])
-    factor = given.get("scale_result") if (given.get("out_dtype") or a.dtype).itemsize == 1 else None
+    factor = given.get("scale_result") if (given.get("out_dtype") or self.dtype).itemsize == 1 else None
     return result if factor is None else result * value(factor)
 
 

@@ -8,6 +8,8 @@ is stored, so that an FP16 result is rounded once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -18,6 +20,20 @@ from .multiply import Products
 
 Marked = Callable[[torch.Tensor], str]
 Tensor = torch.Tensor
+
+
+@lru_cache
+def _argument_names(operation: str) -> tuple[str, ...]:
+    return tuple(argument.name for argument in getattr(torch.ops.aten, operation).default._schema.arguments)
+
+
+def by_name(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """A handler whose arguments have torch's own names, of operations that have unlike orders of them."""
+
+    def called(products: Products, marked: Marked, *args: Any, **kwargs: Any) -> Any:
+        return handler(products, marked, **dict(zip(_argument_names(products.operation), args, strict=False)), **kwargs)
+
+    return called
 
 
 def demand_matrices(name: str, a: Tensor, b: Tensor, dims: Sequence[int], alike: bool = True) -> None:

@@ -13,6 +13,7 @@ import torch
 from ...errors import LabError
 from . import attention
 from .attention import Marked
+from .dense import by_name
 from .multiply import Products
 
 NAMES = {"query": "q", "key": "k", "value": "v", "grad_out": "gradient", "grad_out_": "gradient",
@@ -20,38 +21,34 @@ NAMES = {"query": "q", "key": "k", "value": "v", "grad_out": "gradient", "grad_o
 NOT_TAKEN = ("max_q", "cum_seq", "max_k", "philox", "return_debug", "compute_log")
 
 
-def _handler(name: str) -> Callable[..., tuple[Any, ...]]:
-    """An operation's arguments by name, as :mod:`.attention` takes them, and what it gives in the operation's order."""
-    order = [argument.name for argument in getattr(torch.ops.aten, name).default._schema.arguments]
-    efficient, back = "efficient" in name, name.endswith("backward")
-
-    def handler(products: Products, marked: Marked, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        given: dict[str, Any] = {"dropout_p": 0.0, "is_causal": False} | dict(zip(order, args, strict=False)) | kwargs
-        named = {NAMES.get(key, key): x for key, x in given.items() if not key.startswith(NOT_TAKEN)}
-        if named.pop("grad_input_mask", [False] * 4)[3]:
-            raise LabError(
-                "the gradient of a mask inside one kernel is not emulated; sdpa_kernel(SDPBackend.MATH) takes the "
-                "attention apart, or let the mask need no gradient."
-            )
-        mask = named.get("attn_mask")
-        if mask is not None and not mask.numel():  # what was saved of one that was not given
-            named["attn_mask"] = None
-        result = (attention.backward if back else attention.forward)(products, marked, **named)
-        if back:
-            return (*result, None) if efficient else result
-        q, k = named["q"], named["k"]
-        none = q.new_empty(0, dtype=torch.int64)
-        if efficient:
-            return *result, none, none
-        return *result, none, none, q.shape[-2], k.shape[-2], none, none, q.new_empty(0)
-
-    return handler
+@by_name
+def attend(products: Products, marked: Marked, **given: Any) -> tuple[Any, ...]:
+    """What :mod:`.attention` gives, in the operation's order."""
+    efficient, back = "efficient" in products.operation, products.operation.endswith("backward")
+    named = {NAMES.get(name, name): x for name, x in given.items() if not name.startswith(NOT_TAKEN)}
+    if named.pop("grad_input_mask", [False] * 4)[3]:
+        raise LabError(
+            "the gradient of a mask inside one kernel is not emulated; sdpa_kernel(SDPBackend.MATH) takes the "
+            "attention apart, or let the mask need no gradient."
+        )
+    mask = named.get("attn_mask")
+    if mask is not None and not mask.numel():  # what was saved of one that was not given
+        named["attn_mask"] = None
+    named = {"dropout_p": 0.0, "is_causal": False} | named
+    result = (attention.backward if back else attention.forward)(products, marked, **named)
+    if back:
+        return (*result, None) if efficient else result
+    q, k = named["q"], named["k"]
+    none = q.new_empty(0, dtype=torch.int64)
+    if efficient:
+        return *result, none, none
+    return *result, none, none, q.shape[-2], k.shape[-2], none, none, q.new_empty(0)
 
 
 HANDLERS: dict[str, Callable[..., Any]] = {
-    name: _handler(name)
+    f"_scaled_dot_product_{kind}_attention{end}": attend
     for kind in ("flash", "efficient", "cudnn")
-    for name in (f"_scaled_dot_product_{kind}_attention", f"_scaled_dot_product_{kind}_attention_backward")
+    for end in ("", "_backward")
 }
 OPERANDS = {name: 4 if name.endswith("backward") else 3 for name in HANDLERS}
 """How many of the first arguments must be of dtypes that units take; with the gradient, q, k and v."""

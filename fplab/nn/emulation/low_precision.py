@@ -29,7 +29,7 @@ from ...words import say
 from .. import bits
 from ..recipes import PROMOTED
 from .backends import GPU, HOST, Host, Numbers, backend_of, detached
-from .dense import Marked, demand_matrices, demand_one_dtype
+from .dense import Marked, by_name, demand_matrices, demand_one_dtype
 from .multiply import Products
 from .product_log import Shape
 from .scaled_products import promoted, scaled_input
@@ -193,49 +193,43 @@ def stored(products: Products, result: Numbers, dtype: torch.dtype) -> Tensor:
 # --- one product ----------------------------------------------------------------------------------------------------
 
 
+@by_name
 def scaled_mm(
-    products: Products, marked: Marked, a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
-    bias: Tensor | None = None, scale_result: Tensor | None = None, out_dtype: torch.dtype | None = None,
-    use_fast_accum: bool = False,
+    products: Products, marked: Marked, *, self: Tensor, mat2: Tensor, bias: Tensor | None = None,
+    scale_result: Tensor | None = None, out_dtype: torch.dtype | None = None, use_fast_accum: bool = False,
+    contraction_dim: Sequence[int] = (), **scales: Any,
 ) -> Tensor:  # fmt: skip
-    """``a`` (M, K) by ``b`` (K, N), codes with scales that dequantise; FP4 with K of pairs."""
+    """``self`` (M, K) by ``mat2`` (K, N), codes with scales that dequantise, see :func:`sides`; FP4 with K of pairs."""
     name = products.operation
-    demand_matrices(name, a, b, (2,), alike=False)
-    kind_a, kind_b = kinds_of(name, a, b, scale_a, scale_b)
-    x = operand(name, a, kind_a, scale_a)
-    result = product(products, x, operand(name, b.mT, kind_b, flipped(scale_b)), bias, use_fast_accum)
-    dtype = out_dtype or a.dtype
+    demand_matrices(name, self, mat2, (2,), alike=False)
+    of_a, of_b = sides(name, self, mat2, **scales)
+    result = product(products, operand(name, self, *of_a), operand(name, mat2.mT, *of_b), bias, use_fast_accum)
+    dtype = out_dtype or self.dtype
     if scale_result is not None and dtype in FORMATS:
         with np.errstate(all="ignore"):
-            result = backend_of(a).times(result, _number(name, scale_result))
+            result = backend_of(self).times(result, _number(name, scale_result))
     return stored(products, result, dtype)
 
 
-def flipped(scale: Tensor) -> Tensor:
-    """Scales of B as they are of its transpose; those in tiles are already."""
-    return scale.mT if scale.dim() == 2 and scale.dtype == torch.float32 else scale
+def sides(
+    name: str, a: Tensor, b: Tensor, scale_a: Any, scale_b: Any, recipe_a: Sequence[int] | None = None,
+    swizzle_a: Sequence[int] = (), recipe_b: Sequence[int] = (), swizzle_b: Sequence[int] = (),
+) -> tuple[tuple[int, Tensor, Tensor | None], ...]:  # fmt: skip
+    """Of A, and of B transposed: the kind of scales, these as (rows, blocks), and NVFP4's second one.
 
-
-def scaled_mm_of_lists(
-    products: Products, marked: Marked, a: Tensor, b: Tensor, scale_a: Sequence[Tensor], recipe_a: Sequence[int],
-    swizzle_a: Sequence[int], scale_b: Sequence[Tensor], recipe_b: Sequence[int], swizzle_b: Sequence[int],
-    bias: Tensor | None = None, out_dtype: torch.dtype | None = None, contraction_dim: Sequence[int] = (),
-    use_fast_accum: bool = False,
-) -> Tensor:  # fmt: skip
-    """``torch.nn.functional.scaled_mm``: scales by name, B's as of its transpose, squares with k first, in fours."""
-    name = products.operation
-    demand_matrices(name, a, b, (2,), alike=False)
-    x = _named(name, a, scale_a, recipe_a, swizzle_a)
-    result = product(products, x, _named(name, b.mT, scale_b, recipe_b, swizzle_b), bias, use_fast_accum)
-    return stored(products, result, out_dtype or a.dtype)
-
-
-def _named(name: str, rows: Tensor, scales: Sequence[Tensor], recipe: Sequence[int], swizzle: Sequence[int]) -> Operand:
-    """An operand whose scales are named by a recipe."""
-    kind, scale = kind_of(name, scales, recipe, swizzle), scales[0]
-    if kind == SQUARE:
-        scale = scale[: -(-rows.shape[1] // 128)].mT
-    return operand(name, rows, kind, scale, scales[1] if len(scales) > 1 else None)
+    In ``torch.nn.functional.scaled_mm`` recipes name the kinds, B's scales are as of its transpose, and squares have k
+    first, in fours.
+    """
+    if recipe_a is None:
+        kinds = kinds_of(name, a, b, scale_a, scale_b)
+        turned = scale_b.mT if scale_b.dim() == 2 and scale_b.dtype == torch.float32 else scale_b  # not of tiles
+        return (kinds[0], scale_a, None), (kinds[1], turned, None)
+    named = []
+    for scales, recipe, swizzle in ((scale_a, recipe_a, swizzle_a), (scale_b, recipe_b, swizzle_b)):
+        kind = kind_of(name, scales, recipe, swizzle)
+        own = scales[0][: -(-a.shape[1] // 128)].mT if kind == SQUARE else scales[0]
+        named.append((kind, own, scales[1] if len(scales) > 1 else None))
+    return tuple(named)
 
 
 def kind_of(name: str, scales: Sequence[Tensor], recipe: Sequence[int], swizzle: Sequence[int]) -> int:
@@ -325,39 +319,30 @@ def grouped_mm(
     return out
 
 
+@by_name
 def scaled_grouped_mm(
-    products: Products, marked: Marked, a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
-    offs: Tensor | None = None, bias: Tensor | None = None, scale_result: Tensor | None = None,
-    out_dtype: torch.dtype | None = None, use_fast_accum: bool = False,
+    products: Products, marked: Marked, *, self: Tensor, mat2: Tensor, scale_a: Any, scale_b: Any,
+    recipe_a: Sequence[int] | None = None, swizzle_a: Sequence[int] = (), recipe_b: Sequence[int] = (),
+    swizzle_b: Sequence[int] = (), offs: Tensor | None = None, bias: Tensor | None = None,
+    scale_result: Tensor | None = None, out_dtype: torch.dtype | None = None, use_fast_accum: bool = False,
+    contraction_dim: Sequence[int] = (),
 ) -> Tensor:  # fmt: skip
     """Groups with a scale of each row (for each group where these cut k), or in blocks, each group's in tiles."""
-    _no_bias(products.operation, scale_result)
-    kinds = [next((k for k, (_, dtype, _) in SCALES.items() if s.dtype == dtype), ROW) for s in (scale_a, scale_b)]
-    swizzle = [[1] if kind in SCALES else [0] for kind in kinds]
-    return scaled_grouped_mm_of_lists(
-        products, marked, a, b, [scale_a], kinds[:1], swizzle[0], [scale_b], kinds[1:], swizzle[1], offs, bias,
-        out_dtype, (), use_fast_accum,
-    )  # fmt: skip
-
-
-def scaled_grouped_mm_of_lists(
-    products: Products, marked: Marked, a: Tensor, b: Tensor, scale_a: Sequence[Tensor], recipe_a: Sequence[int],
-    swizzle_a: Sequence[int], scale_b: Sequence[Tensor], recipe_b: Sequence[int], swizzle_b: Sequence[int],
-    offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: torch.dtype | None = None,
-    contraction_dim: Sequence[int] = (), use_fast_accum: bool = False,
-) -> Tensor:  # fmt: skip
-    """``torch.nn.functional.scaled_grouped_mm``."""
-    name = products.operation
-    _no_bias(name, bias)
+    name, a, b = products.operation, self, mat2
+    _no_bias(name, bias, scale_result)
     if a.dim() == b.dim() == 2 and torch.float4_e2m1fn_x2 in (a.dtype, b.dtype):
         raise LabError(f"{name} of float4_e2m1fn_x2 in groups of k is not emulated; allowed: groups of rows.")
-    sides = [
-        _Scales(name, x.dim() == 3, a.dim() == b.dim() == 2, scales, kind_of(name, scales, recipe, swizzle))
-        for x, scales, recipe, swizzle in ((a, scale_a, recipe_a, swizzle_a), (b, scale_b, recipe_b, swizzle_b))
-    ]
+    given = []
+    for matrices, scales, recipe, swizzle in ((a, scale_a, recipe_a, swizzle_a), (b, scale_b, recipe_b, swizzle_b)):
+        if recipe_a is None:
+            kind = next((kind for kind, (_, dtype, _) in SCALES.items() if scales.dtype == dtype), ROW)
+            scales = [scales]
+        else:
+            kind = kind_of(name, scales, recipe or (), swizzle)
+        given.append(_Scales(name, matrices.dim() == 3, a.dim() == b.dim() == 2, scales, kind))
     out = grouped(a, b, offs, out_dtype or torch.bfloat16)
     for group in groups(name, a, b, offs):
-        x, y = (side.of(group, rows) for side, rows in zip(sides, (group.a, group.b.mT), strict=True))
+        x, y = (side.of(group, rows) for side, rows in zip(given, (group.a, group.b.mT), strict=True))
         if not group.empty:
             out[group.place] = stored(products, product(products, x, y, None, use_fast_accum), out.dtype)
     return out
@@ -390,8 +375,8 @@ class _Scales:
 
 
 HANDLERS: dict[str, Callable[..., Tensor]] = {
-    "_scaled_mm": scaled_mm, "_scaled_mm_v2": scaled_mm_of_lists, "_grouped_mm": grouped_mm,
-    "_scaled_grouped_mm": scaled_grouped_mm, "_scaled_grouped_mm_v2": scaled_grouped_mm_of_lists,
+    "_scaled_mm": scaled_mm, "_scaled_mm_v2": scaled_mm, "_grouped_mm": grouped_mm,
+    "_scaled_grouped_mm": scaled_grouped_mm, "_scaled_grouped_mm_v2": scaled_grouped_mm,
     "transformers::grouped_mm_fallback": grouped_mm,
 }  # fmt: skip
 OPERANDS = {name: 2 if handler is grouped_mm else 0 for name, handler in HANDLERS.items()}
