@@ -203,15 +203,20 @@ Kernel = Callable[..., Any]
 
 
 def _lower(op: Operation, name: str, dtype: torch.dtype, args: Any, kwargs: Any) -> Call:
-    return op, cast(args, dtype), cast(kwargs, dtype)
+    return op, cast(args, dtype), kwargs and cast(kwargs, dtype)
 
 
 def _fp32(op: Operation, name: str, dtype: torch.dtype, args: Any, kwargs: Any) -> Call:
-    return op, cast(args, torch.float32), cast(kwargs, torch.float32)
+    return op, cast(args, torch.float32), kwargs and cast(kwargs, torch.float32)
+
+
+@functools.cache
+def _place_of_dtype(op: Operation) -> int:
+    return [argument.name for argument in op._schema.arguments].index("dtype")
 
 
 def _fp32_dtype(op: Operation, name: str, dtype: torch.dtype, args: Any, kwargs: Any) -> Call:
-    position = [argument.name for argument in op._schema.arguments].index("dtype")
+    position = _place_of_dtype(op)
     named = args[position] if len(args) > position else kwargs.get("dtype")
     if not eligible(args[0]) or named is not None:
         return op, args, kwargs
@@ -226,7 +231,7 @@ def _fp32_overload(op: Operation, name: str, dtype: torch.dtype, args: Any, kwar
 
 def _widest(op: Operation, name: str, dtype: torch.dtype, args: Any, kwargs: Any) -> Call:
     to = widest([*args, *kwargs.values()], dtype, dtype)
-    return op, cast(args, to), cast(kwargs, to)
+    return op, cast(args, to), kwargs and cast(kwargs, to)
 
 
 def _refused(op: Operation, name: str, dtype: torch.dtype, args: Any, kwargs: Any) -> Call:
@@ -268,6 +273,7 @@ def _kernel(name: str, before: Any | None) -> Kernel:
     What is cast to the lower precision and made of other operations runs them one by one, each product rounded.
     """
     op, rule = _overload(name), RULES.get(name)
+    change = None if rule is None else CASTS[rule]
     single = name in SINGLE or name in ("dot", "vdot")
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -275,11 +281,11 @@ def _kernel(name: str, before: Any | None) -> Kernel:
         dtype = None if settings is None else active()
         if settings is None and before:
             return before.call_boxed(keyset, *args, **kwargs)
-        if settings is None or dtype is None or rule is None or (_local.composite and not single):
+        if settings is None or dtype is None or change is None or (_local.composite and not single):
             return op.redispatch(keyset & BELOW, *args, **kwargs)
         if _local.composite:
             return _rounded_once(op, dtype, args, kwargs)
-        called, args, kwargs = CASTS[rule](op, name, dtype, args, kwargs)
+        called, args, kwargs = change(op, name, dtype, args, kwargs)
         if rule is Rule.LOWER and settings.product != "torch" and not _emulated():
             if name in SINGLE:
                 return _rounded_once(op, dtype, args, kwargs)
