@@ -337,11 +337,11 @@ def _carried() -> Carried | None:
     if settings is None:
         return None
     now = Settings(dtype or settings.dtype, dtype is not None, torch.is_autocast_cache_enabled(), settings.product)
-    return Carried(functools.partial(_region, now), _aside)
+    return Carried(functools.partial(_region, now), _without)
 
 
 @contextmanager
-def _aside() -> Iterator[None]:
+def _without() -> Iterator[None]:
     """Autocast off for both devices, as torch sees it."""
     cuda, cpu = torch.is_autocast_enabled(CUDA), torch.is_autocast_enabled(CPU)
     torch.set_autocast_enabled(CUDA, False)

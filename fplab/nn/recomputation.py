@@ -18,10 +18,10 @@ Entering = Callable[[], AbstractContextManager[Any]]
 
 
 class Carried(NamedTuple):
-    """One state: ``within`` is entered around the function, both times; ``aside`` while torch notes its own state."""
+    """One state: ``within`` is entered around the function, both times; ``without`` while torch notes its own state."""
 
     within: Entering
-    aside: Entering
+    without: Entering
 
 
 _captures: list[Callable[[], Carried | None]] = []
@@ -55,11 +55,11 @@ def _entering(function: Callable[..., Any], states: list[Carried]) -> Callable[.
     return entered
 
 
-def _aside(states: list[Carried]) -> ExitStack:
-    """All states set aside, so that torch does not note what of them it can see: it would restore a part of them."""
+def _without(states: list[Carried]) -> ExitStack:
+    """Outside of all states, so that torch does not note what of them it can see: it would restore a part of them."""
     stack = ExitStack()
     for state in reversed(states):
-        stack.enter_context(state.aside())
+        stack.enter_context(state.without())
     return stack
 
 
@@ -80,7 +80,7 @@ def _install() -> None:
     def without_reentrant(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
         states = _captured()
         steps = generator(_entering(function, states) if states else function, *args, **kwargs)
-        with _aside(states):
+        with _without(states):
             next(steps)  # notes the state; the forward pass follows, and then the rest of the generator
         try:
             yield
@@ -94,7 +94,7 @@ def _install() -> None:
         @classmethod
         def apply(cls, function: Callable[..., Any], *args: Any) -> Any:
             states = _captured()
-            with _aside(states):
+            with _without(states):
                 return reentrant.apply(_entering(function, states) if states else function, *args)
 
     # What checkpoint() itself looks up, so that it does not matter from where a caller has imported checkpoint.

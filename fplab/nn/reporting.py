@@ -20,7 +20,7 @@ from ..words import Text
 T = TypeVar("T")
 
 
-Told = Callable[[Text], object]  # receives the progress of a long run
+Progress = Callable[[Text], object]  # receives the progress of a long run
 UNLISTED = {"json": False}  # metadata of a field that JSON leaves out
 
 

@@ -280,7 +280,7 @@ def scaled_losses(
     """Within the block report every loss that a scaler scales (scaler, loss, scaled), and every step that it skips.
 
     torch's ``GradScaler`` is noticed by itself; another class with ``scale``, ``step`` and ``get_scale`` is if given.
-    ``steps``: how many there were so far, by which a skipped one (told its optimizer) is known.
+    ``steps``: how many there were so far, by which a skipped one, reported with its optimizer, is known.
     """
 
     def scale(inner: Any, of: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:

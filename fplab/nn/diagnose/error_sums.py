@@ -342,12 +342,12 @@ class Run(Layers):
             record = max(note.records, key=lambda r: float(r.sums[kernel.BORN]))
             self._await(x, apart, Perhaps(record, record.tally))
 
-    def begin_anew(self, func: Any, writes: Sequence[Tensor], told: bool) -> None:
+    def begin_anew(self, func: Any, writes: Sequence[Tensor], counted: bool) -> None:
         """What an operation wrote is taken as exact: random numbers, or what has no float64 form."""
         for x in writes:
             if self.companions.of(x) is not None:
                 self.companions.put(x, wide(x))
-        if told:
+        if counted:
             self.anew[base_name(func)] += 1
 
     def _lengths(self, name: str, args: Any, real: Tensor) -> None:

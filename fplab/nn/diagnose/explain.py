@@ -13,7 +13,7 @@ from torch import nn
 from ...errors import LabError, quotes_call
 from ...words import say
 from ..ranks import demand_in_one_process
-from ..reporting import Told, printed
+from ..reporting import Progress, printed
 from . import first_difference
 from .explain_report import Explanation, Row, Setting
 from .hybrids import OUTSIDE, Hybrid, Hybrids, Output, Way, different, way_of
@@ -31,7 +31,7 @@ def explain(
     output: Output | None = None,
     *,
     most: int | None = None,
-    progress: Told | None = None,
+    progress: Progress | None = None,
 ) -> Explanation:
     """Why two ways of computing one output differ: by layer, by setting, and the first operation that is apart.
 

@@ -75,7 +75,7 @@ class Row:
     @property
     def text(self) -> Text:
         """What it computes otherwise, in words."""
-        return told(self.causes) if self.causes else INHERITED if math.isnan(self.own) else UNNAMED
+        return in_words(self.causes) if self.causes else INHERITED if math.isnan(self.own) else UNNAMED
 
 
 @dataclass(frozen=True)
@@ -206,14 +206,14 @@ class Explanation(Report):
             save(self.first.figure(), Path(folder) / "first.png", "light")
 
 
-def told(causes: dict[str, tuple[str, str]]) -> Text:
+def in_words(causes: dict[str, tuple[str, str]]) -> Text:
     """What is computed otherwise, in words."""
     result = [CAUSE.fill(name=verbatim(name), a=verbatim(a), b=verbatim(b)) for name, (a, b) in causes.items()]
     return joined(result, say("; "))
 
 
 def _because(causes: dict[str, tuple[str, str]]) -> Text:
-    return joined((verbatim(" ("), told(causes), verbatim(")"))) if causes else NOTHING
+    return joined((verbatim(" ("), in_words(causes), verbatim(")"))) if causes else NOTHING
 
 
 def _layer(name: str) -> Text:

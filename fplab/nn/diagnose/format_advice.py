@@ -116,8 +116,8 @@ def loss_scale(seen: Seen, fmt: Format, limits: Limits) -> LossScale | None:
     fates = {key: [seen._tables.fates(t, fmt, s) for s in range(MOST_SCALE + 1)] for key, t in tables.items()}
     windows = {key: window(f, limits) for key, f in fates.items()}
     low, high = max(w.low for w in windows.values()), min(w.high for w in windows.values())
-    few = Limits(limits.subnormal, limits.lost)
-    good = max(window([_subnormal_as_lost(f) for f in f_], few).low for f_ in fates.values())
+    strict = Limits(limits.subnormal, limits.lost)
+    good = max(window([_subnormal_as_lost(f) for f in f_], strict).low for f_ in fates.values())
     usable = max(high - HEADROOM, 0)
     log2 = 0 if max(low, good) == 0 else (max(low, good) + usable + 1) // 2 if max(low, good) <= usable else usable
     left_out = tuple(dict.fromkeys(layer for (_, layer), w in windows.items() if not w.low <= log2 <= w.high))

@@ -166,7 +166,7 @@ class Report(Base):
         if len(shown) < len(self.rows):
             lines.append(str(SHORTENED.fill(shown=len(shown), rows=len(self.rows))))
         yield lines
-        below = [str(WORST), *(str(_told(e)) for e in self.elements)] if self.elements else []
+        below = [str(WORST), *(str(_sentence(e)) for e in self.elements)] if self.elements else []
         if self.anew:
             below.append(str(ANEW.fill(names=", ".join(self.anew))))
         if self.narrow:
@@ -285,7 +285,7 @@ def _short(operation: str) -> str:
     return operation.replace(_ATTENTION, "attention")
 
 
-def _told(e: Element) -> Text:
+def _sentence(e: Element) -> Text:
     cancelled = CANCELLED.fill(bits=e.bits) if e.bits is not None and e.bits >= BITS_NAMED else NOTHING
     made: Text = NOTHING
     if e.operands:

@@ -18,7 +18,7 @@ from ...words import Text, say
 from ..emulation import emulate
 from ..ranks import demand_in_one_process
 from ..recipes import Recipe
-from ..reporting import Told, printed
+from ..reporting import Progress, printed
 from .format_assignment import Assignment, Problem, Tried, search
 from .layer_errors import Loss, as_run, choice_of, computed, measure, undisturbed, width
 from .survey_report import Survey, collected, lacking
@@ -41,7 +41,7 @@ def survey(
     gpu: str = "H100",
     budget: float = 0.01,
     cosine: float | None = 0.99,
-    progress: Told | None = None,
+    progress: Progress | None = None,
 ) -> Survey:
     """What every layer of a model loses in formats and recipes, what the whole does, and the cheapest mixture of them.
 
@@ -85,9 +85,9 @@ def survey(
         raise LabError("there is nothing to survey: pass a batch, and at least one format or recipe.")
     for choice in choices.values():
         emulate(gpu, layers={"*": choice}, inputs=choice.high)  # refuses what the GPU has no unit for
-    told = progress or printed
+    report = progress or printed
     began = time.perf_counter()
-    told(_estimate(model, batches[0], loss, len(choices) * len(batches)))
+    report(_estimate(model, batches[0], loss, len(choices) * len(batches)))
     result = {}
     for name, choice in choices.items():
         for i, each in enumerate(batches):
@@ -95,7 +95,7 @@ def survey(
             result[name, i] = measured = measure(model, each, loss, choice, gpu)
             seconds = time.perf_counter() - started
             text = MEASURED.fill(choice=name, batch=i + 1, batches=len(batches), loss=measured.whole.loss)
-            told(text.fill(seconds=seconds))
+            report(text.fill(seconds=seconds))
     rows, wholes, effects, macs = collected(choices, result)
     costs = {layer: {name: width(one) * n for name, one in choices.items()} for layer, n in macs.items()}
     problem = Problem(effects, lacking(effects, rows, wholes), costs, sum(macs.values()), budget, cosine)
@@ -114,7 +114,7 @@ def survey(
             for i, each in enumerate(batches)
         ]
         tried = problem.tried(assignment, *zip(*both, strict=True))
-        told(TRIED.fill(choices=len(set(assignment.values())), layers=len(assignment), loss=tried.loss))
+        report(TRIED.fill(choices=len(set(assignment.values())), layers=len(assignment), loss=tried.loss))
         return tried
 
     trials, untried = search(problem, [uniform(name) for name in choices], run)

@@ -93,18 +93,18 @@ class Survey(Report):
         best = self.recommended
         names = list(best.assignment.values())
         mixture = ", ".join(str(MIXED.fill(choice=c, n=names.count(c))) for c in dict.fromkeys(names))
-        told = [(RECOMMENDED if best.within else MISSED).fill(
+        sentences = [(RECOMMENDED if best.within else MISSED).fill(
             mixture=mixture, cost=best.cost, loss=best.loss, predicted=best.predicted, budget=self.budget
         )]  # fmt: skip
         used = [c for c in self.wholes if c in names and not math.isnan(self.wholes[c][0].cosine)]
         if self.cosine is not None:
-            told.append(ALONG.fill(found=best.cosine, asked=self.cosine))
+            sentences.append(ALONG.fill(found=best.cosine, asked=self.cosine))
         elif used:
             worst = min(used, key=lambda c: self.wholes[c][0].cosine)
-            told.append(LOSS_ALONE.fill(least=self.wholes[worst][0].cosine, choice=worst))
+            sentences.append(LOSS_ALONE.fill(least=self.wholes[worst][0].cosine, choice=worst))
         if self.untried:
-            told.append(UNTRIED.fill(n=self.untried))
-        return joined(told, " ")
+            sentences.append(UNTRIED.fill(n=self.untried))
+        return joined(sentences, " ")
 
     def paragraphs(self) -> Iterator[list[str]]:
         """The recommendation, a table of the whole by choice, and one of the layers."""

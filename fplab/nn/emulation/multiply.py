@@ -208,8 +208,8 @@ class Products:
         sub = (self.site.order << 32) + ((0 if self.turn is None else self.turn + 1) << 16) + 2 * self.done + side
         step = self.site.step.number
         seed = word(recipe.seed, step, self.site.serial, sub) if operand.rounding == "stochastic" else 0
-        told = self.run.quantised
-        seen = None if told is None else partial(told, self.site.layer, self.phase)
+        receiver = self.run.quantised
+        seen = None if receiver is None else partial(receiver, self.site.layer, self.phase)
         return scaled_products.quantized(backend, array, operand, axis, seed, amax, dtype, seen)
 
     def _operand(self, tensor: torch.Tensor, fmt: str, role: str, model: Model | None = None) -> tuple[Numbers, float]:
