@@ -32,7 +32,7 @@ _PLAIN = {
     torch.float64: "<f8", torch.float32: "<f4", torch.float16: "<f2", torch.int64: "<i8", torch.int32: "<i4",
     torch.int16: "<i2", torch.int8: "|i1", torch.uint8: "|u1", torch.bool: "|b1",
 }  # fmt: skip
-_TENSOR = torch.Tensor.__torch_dispatch__  # of tensors that are memory, and no class of someone's own
+PLAIN_TENSOR = torch.Tensor.__torch_dispatch__  # of tensors that are memory, as parameters and most classes are
 _SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -77,7 +77,7 @@ def array(tensor: torch.Tensor) -> Array:
     Of a DTensor it is the part that this process holds.
     """
     plain = local(tensor).detach().cpu()
-    dense = type(plain).__torch_dispatch__ is _TENSOR and plain.layout == torch.strided and plain.numel()
+    dense = type(plain).__torch_dispatch__ is PLAIN_TENSOR and plain.layout == torch.strided and plain.numel()
     if not dense or plain.is_neg() or plain.dtype not in _PLAIN:
         result: Array = plain.resolve_neg().numpy()
         return result

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.modules import module as modules
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_PLAIN_TENSOR = torch.Tensor.__torch_dispatch__
+from .bits import PLAIN_TENSOR
 
 
 @contextmanager
@@ -101,18 +101,22 @@ class Event:
         return list(map(self.named.get, names)) if names else []
 
 
-class Operations(TorchDispatchMode):
-    """Sees every operation below autograd; :meth:`operation` computes it, or has it computed, and gives its result."""
-
-    watches = True  # what an emulation puts around the nodes of a backward pass goes beneath
+class DispatchMode(TorchDispatchMode):
+    """torch's mode, which sees every operation below autograd, without its compiler."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # see Mode in emulation.modes
+        return False  # torch would load its compiler for every block; a compiled call is refused anyway
+
+
+class Operations(DispatchMode):
+    """Sees every operation; :meth:`operation` computes it, or has it computed, and gives its result."""
+
+    watches = True  # what an emulation puts around the nodes of a backward pass goes beneath
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.admit(func, types)
-        if any(t.__torch_dispatch__ is not _PLAIN_TENSOR for t in types):
+        if any(t.__torch_dispatch__ is not PLAIN_TENSOR for t in types):
             return NotImplemented  # a tensor of another kind takes itself apart first
         with torch._C.DisableTorchFunction():  # what is looked up on the way is no call of the model's
             return self.operation(Event(func, args, kwargs or {}))

@@ -34,7 +34,6 @@ from torch.overrides import TorchFunctionMode
 from torch.overrides import _pop_mode as _pop_calls
 from torch.overrides import _push_mode as _push_calls
 from torch.utils._python_dispatch import (
-    TorchDispatchMode,
     _get_current_dispatch_mode,
     _get_current_dispatch_mode_stack,
     _pop_mode,
@@ -43,8 +42,8 @@ from torch.utils._python_dispatch import (
 
 from ...errors import LabError
 from ...words import part
-from ..bits import local
-from ..tracer import base_name, name_of
+from ..bits import PLAIN_TENSOR, local
+from ..tracer import DispatchMode, base_name, name_of
 from . import linear, operations, recurrent
 from .call_sites import CallSite, saving_hooks
 from .multiply import GRADIENT, INPUT, WEIGHT, Products
@@ -60,7 +59,6 @@ class _Thread(threading.local):
 _LOCAL = _Thread()
 _LSTM = frozenset({torch._VF.lstm, torch.lstm})
 _LINEAR = functional.linear
-_PLAIN_TENSOR = torch.Tensor.__torch_dispatch__  # none of its own, as parameters and most classes of tensors
 _HOOKED = "fplab emulation"  # key of a node's metadata
 NO_COMPILER = part(
     "torch.compile inside fplab.nn.emulate: a compiled model runs kernels of its own, whose products cannot be "
@@ -81,7 +79,7 @@ class _Result(NamedTuple):
     saved_elsewhere: bool
 
 
-class Mode(TorchDispatchMode):
+class Mode(DispatchMode):
     """Computes products in the bits of an emulation; ``origin``: the node whose backward this is, None in the block.
 
     ``worker``: of a thread that the block started.
@@ -103,10 +101,6 @@ class Mode(TorchDispatchMode):
         if run.settings.splits:
             self._note(gradients)
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # torch would load its compiler for every block; a compiled call is refused here anyway
-
     @property
     def over(self) -> bool:
         """Whether this is a thread's that outlived its block, such as a pool's."""
@@ -123,7 +117,7 @@ class Mode(TorchDispatchMode):
             return func(*args, **kwargs)
         if any(issubclass(t, FakeTensor) for t in types):
             return func(*args, **kwargs)  # shapes without values, as DTensor asks what an operation will give
-        if any(t.__torch_dispatch__ is not _PLAIN_TENSOR for t in types):
+        if any(t.__torch_dispatch__ is not PLAIN_TENSOR for t in types):
             return self._taken_apart(func, args, kwargs)
         self.link()
         composed, handler, refusal = operations.known(func)

@@ -20,7 +20,7 @@ from torch.nn.functional import linear, pad
 from ...tensorcore import products as tensorcore
 from ...tensorcore.models import Model
 from ...tensorcore.plan import ONE_CHAIN, Plan
-from ..bits import array
+from ..bits import PLAIN_TENSOR, array
 from .backends import HOST
 from .multiply import Products
 from .product_log import Log, Shape
@@ -28,7 +28,6 @@ from .product_log import Log, Shape
 Tensor = torch.Tensor
 Maybe = Tensor | None
 TOGETHER = 1 << 19  # elements of products that wait to be summed, while they are in the cache
-_PLAIN_TENSOR = torch.Tensor.__torch_dispatch__
 through_sigmoid = torch.ops.aten.sigmoid_backward.grad_input
 through_tanh = torch.ops.aten.tanh_backward.grad_input
 
@@ -42,7 +41,7 @@ def takes(input: Tensor, hidden: Any, weights: Any, biases: bool, layers: int, d
         return False
     given = [input, *hidden, *weights]
     return (
-        all(type(x).__torch_dispatch__ is _PLAIN_TENSOR and x.device.type == "cpu" for x in given)
+        all(type(x).__torch_dispatch__ is PLAIN_TENSOR and x.device.type == "cpu" for x in given)
         and len({x.dtype for x in given}) == 1
         and not torch.is_autocast_enabled("cpu")
         and forward_ad._current_level < 0
