@@ -280,7 +280,7 @@ def error(way: str, *nets: str) -> Quantity:
     return derived(way, lambda r: np.concatenate([seeds_of(r, r.gradient_error.sel(way=way), n) for n in nets]))
 
 
-def part(name: str) -> Quantity:
+def error_of_part(name: str) -> Quantity:
     """What backward products alone change, of both networks."""
     return derived(name, lambda r: np.concatenate([seeds_of(r, r.of_backward.sel(part=name), n) for n in NETS])).log2
 
@@ -328,9 +328,9 @@ E.claim(
              "no recipe, nor NVFP4 without an ingredient, is seen in the transformer's held-out loss at this size",
              *(alike(loss(way), loss("BF16"), ALIKE) for way in [*WAYS][2:])),
     superior("unbiased", "rounding gradients to nearest biases them: the mean of stochastic draws errs less",
-             part("to nearest"), part("mean of draws")),
+             error_of_part("to nearest"), error_of_part("mean of draws")),
     equivalent("hadamard", "the Hadamard transform changes the error of backward products by less than a tenth",
-               part("without Hadamard"), part("once"), within=TENTH),
+               error_of_part("without Hadamard"), error_of_part("once"), within=TENTH),
     # One value for both uses of a weight, which NVFP4's paper wants, costs no accuracy and brings none in one step.
     equivalent("two_dimensions",
                "weights in blocks of 16 x 16 or of 1 x 16: the transformer's gradients err alike, within a fifth",

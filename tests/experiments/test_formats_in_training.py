@@ -16,21 +16,18 @@ import torch
 from experiments.frame import Mutant, drawn, frame, silent
 from fplab import numeric
 from fplab.experiments import formats_in_training, statistics
-from fplab.experiments.formats_in_training import FP8, PASSES, POLICIES, QUICK, ROWS, Params, Result
+from fplab.experiments.formats_in_training import FP8, PASSES, POLICIES, ROWS
 from fplab.experiments.outcomes import Status
 from fplab.training import DIGITS_MLP
 from fplab.training.optimizers.programs import Step
 
-SMALL = Params(
-    digits_width=32, digits_hidden=1, digits_lr=0.5, digits_momentum=0.8, digits_steps=12, digits_seeds=2,
-    characters_steps=2, characters_seeds=2, characters_width=8, characters_context=8,
-    characters_tested=64, baseline_seeds=3,
+QUICK = formats_in_training.E.quick
+SMALL = replace(
+    QUICK, digits_width=32, digits_steps=12, digits_seeds=2, characters_steps=2, characters_seeds=2,
+    characters_width=8, characters_context=8, characters_tested=64, baseline_seeds=3,
 )  # fmt: skip
 TINY = replace(SMALL, digits_width=16, digits_steps=8, digits_seeds=1, characters_seeds=0, baseline_seeds=1)
-SMALLEST = replace(
-    SMALL, characters_steps=24, characters_seeds=4, characters_width=8, characters_context=8, characters_tested=512,
-    baseline_seeds=8,
-)  # fmt: skip
+SMALLEST = replace(SMALL, characters_steps=24, characters_seeds=4, characters_tested=512, baseline_seeds=8)
 PURE = POLICIES.index("pure_fp16")
 
 
@@ -63,46 +60,17 @@ def without_rate(program: Any) -> Any:
     return (*program[:-1], Step("update", "sub", "velocity", "velocity"), Step("update", "sub", "update", "velocity"))
 
 
-def slowed(*spared: str) -> Callable[[Any], Any]:
-    """A rate that is a thousandth of what it should be, but under some policies."""
+def cut_short(fit: Any) -> Any:
+    """Runs of one step under every policy but FP32."""
 
-    def fault(good: Any) -> Any:
-        def made(name: str, policy: str, params: Params, eps: float | None = None) -> Any:
-            rate = params.digits_lr * (1 if policy in spared else 1e-3)
-            return good(name, policy, replace(params, digits_lr=rate), eps)
+    def faulty(task: Any, policy: str = "fp32", **how: Any) -> Any:
+        return fit(task, policy, **(how if policy == "fp32" else how | {"steps": 1}))
 
-        return made
-
-    return fault
-
-
-def of_policies(task: str, params: Params, *policies: str) -> Any:
-    """Runs under some policies alone, the others' being NaN."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(formats_in_training, "POLICIES", policies)
-        found = formats_in_training.task_runs(task, params, silent)
-    top1 = np.full((len(POLICIES), found.top1.shape[1]), np.nan)
-    top1[[POLICIES.index(policy) for policy in policies]] = found.top1
-    return replace(found, top1=top1)
-
-
-def in_fp32(result: Result) -> dict[str, Any]:
-    """The digits in FP32 alone."""
-    return {"digits": of_policies("digits", result.params, "fp32")}
-
-
-def as_both(result: Result) -> dict[str, Any]:
-    """The digits under every policy, as the runs of both tasks: the same is said of the transformer's."""
-    runs = formats_in_training.task_runs("digits", result.params, silent)
-    return {"digits": runs, "characters": runs}
-
-
-def in_pure_fp16(result: Result) -> dict[str, Any]:
-    """A transformer in FP32 and in pure FP16."""
-    return {"characters": of_policies("characters", SMALLEST, "fp32", "pure_fp16")}
+    return faulty
 
 
 STEPS, BOTH, RUNNING = ("single_steps",), ("single_steps", "one_unit"), "fplab.training.runs._Running"
+FIT = "fplab.training.fit"
 MUTANTS = (
     Mutant("BF16 in plain FP32 from step 6", BOTH, RUNNING, plain_from(6, "bf16"), params=TINY),
     Mutant("FP8 in plain FP32 from step 6", BOTH, RUNNING, plain_from(6, "fp8_hybrid"), params=TINY),
@@ -113,92 +81,87 @@ MUTANTS = (
            "fplab.training.optimizers.programs.MOMENTUM", lambda program: program[1:], params=TINY),
     Mutant("an update without the rate", ("single_steps", "plain_torch"),
            "fplab.training.optimizers.programs.MOMENTUM", without_rate, params=TINY),
-    Mutant("a thousandth of the rate", ("plain_torch", "fp32_learns"), "optimizer", slowed(), part=in_fp32),
-    Mutant("a thousandth of the rate but in FP32", ("digits_within", "characters_within"), "optimizer",
-           slowed("fp32"), part=as_both),
-    Mutant("FP32 under pure FP16's name", ("pure_fp16",), "fplab.training.fit",
+    Mutant("a thousandth of the rate", ("plain_torch", "fp32_learns"), "optimizer",
+           lambda good: lambda name, policy, p: good(name, policy, replace(p, digits_lr=p.digits_lr / 1e3))),
+    Mutant("runs of one step but in FP32", ("digits_within",), FIT, cut_short),
+    Mutant("transformers of one step but in FP32", ("characters_within",), FIT, cut_short, params=SMALLEST),
+    Mutant("FP32 under pure FP16's name", ("pure_fp16",), FIT,
            lambda fit: lambda task, policy="fp32", **how: fit(task, policy.replace("pure_fp16", "fp32"), **how),
-           part=in_pure_fp16),
+           params=SMALLEST),
     Mutant("an eps that FP16 holds", ("eps",), "ADAMS_EPS", lambda eps: 1e-4, params=TINY),
 )  # fmt: skip
 
 globals().update(frame(formats_in_training, QUICK, MUTANTS, absent="trained at the full size"))
 
 
-def test_mixed_policies_pass_where_the_interval_lies_in_the_band(result: Result) -> None:
+def judged(result: Any, task: str, top1: Any, baseline: Any = None) -> Any:
+    """A result whose runs of both tasks have this top-1, by policy and seed."""
+    faulty = formats_in_training.E.result(replace(result.p, characters_seeds=len(top1[0])))
+    for policy, scores in zip(POLICIES, top1, strict=True):
+        for seed, score in enumerate(scores):
+            run = formats_in_training.run_of(result.p, "digits", policy, seed)
+            faulty.p._kept["run_of", task, policy, seed] = run._replace(top1=score)
+    row = result.baseline.values if baseline is None else [baseline]
+    one = result.baseline.isel(seed=slice(len(row[0])))
+    faulty._values["baseline"] = one.copy(data=row).assign_coords(task=[task])
+    return faulty
+
+
+def test_mixed_policies_pass_where_the_interval_lies_in_the_band(result: Any) -> None:
     """What the mutants change: the same top-1 for all, and a band around it; of both tasks."""
-    alike = replace(result.digits, top1=np.full((7, 3), 0.5), baseline=np.array([0.5, 0.48, 0.52]))
-    both = replace(result, digits=alike, characters=alike)
-    assert formats_in_training.digits_within(both).status is Status.PASS
-    assert formats_in_training.characters_within(both).status is Status.PASS
+    for task in ("digits", "characters"):
+        alike = judged(result, task, np.full((7, 3), 0.5), np.array([0.5, 0.48, 0.52]))
+        assert formats_in_training.in_band(alike, task).status is Status.PASS
 
 
-def test_pure_fp16_is_judged_by_the_same_test(result: Result) -> None:
+def test_pure_fp16_is_judged_by_the_same_test(result: Any) -> None:
+    fp32 = result.top1.sel(policy="fp32", task="digits").values
     for shift, status in ((-0.5, Status.PASS), (0.5, Status.FAIL), (0.0, Status.FAIL), (np.nan, Status.PASS)):
-        top1 = result.digits.top1.copy()
-        top1[PURE] = top1[0] + shift
-        runs = replace(result, characters=replace(result.digits, top1=top1))
-        assert formats_in_training.pure_fp16(runs).status is status
-    for claim in (formats_in_training.pure_fp16, formats_in_training.characters_within):
-        outcome = claim(result)
+        top1 = np.repeat(fp32[None], 7, 0)
+        top1[PURE] += shift
+        assert formats_in_training.pure_fp16(judged(result, "characters", top1)).status is status
+    for outcome in (formats_in_training.pure_fp16(result), formats_in_training.in_band(result, "characters")):
         assert outcome.status is Status.ABSENT
         assert str(outcome.detail) == "characters: trained at the full size (fplab run formats_in_training --full)"
 
 
 @pytest.fixture(scope="module")
-def both() -> Result:
+def both() -> Any:
     """Both tasks, too small to learn anything."""
-    return formats_in_training.run(SMALL, silent)
+    return formats_in_training.E.run(SMALL, silent)
 
 
-def test_the_runs_of_both_tasks_have_the_shapes_that_are_told(both: Result) -> None:
-    for runs, steps in ((both.tasks["digits"], 12), (both.tasks["characters"], 2)):
-        assert runs.losses.shape == runs.own.shape == (7, 2, steps)
-        assert {getattr(runs, name).shape for name in ("top1", "held_out", "stops", "skipped")} == {(7, 2)}
-        assert runs.baseline.shape == (3,)
-        assert runs.baseline[:2].tolist() == runs.top1[0].tolist()
-        np.testing.assert_array_equal(np.isfinite(runs.losses).all(-1), runs.stops < 0)
-    assert len(np.unique(both.digits.losses[:, 0, -1])) == 7  # no two policies are the same run
-    assert (both.digits.losses[:, 0] != both.digits.losses[:, 1]).any(-1).all()
-    for claim in ("single_steps", "one_unit", "plain_torch", "eps"):
-        assert getattr(formats_in_training, claim)(both).status is Status.PASS
+def test_the_runs_of_both_tasks_have_the_shapes_that_are_told(both: Any) -> None:
+    for task, steps in (("digits", 12), ("characters", 2)):
+        losses = both.losses.sel(task=task).dropna("step", how="all")
+        assert losses.shape == (7, 2, steps)
+        assert both.baseline.sel(task=task)[:2].values.tolist() == both.top1.sel(task=task)[0].values.tolist()
+        np.testing.assert_array_equal(np.isfinite(losses).all("step"), both.stopped.sel(task=task) < 0)
+    digits = both.losses.sel(task="digits").values
+    assert len(np.unique(digits[:, 0, 11])) == 7  # no two policies are the same run
+    assert (digits[:, 0] != digits[:, 1]).any(-1).all()
+    for claim in formats_in_training.E.claims:
+        if claim.id in ("single_steps", "one_unit", "plain_torch", "eps"):
+            assert claim.test(both).status is Status.PASS
 
 
-def test_a_run_that_stops_leaves_what_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_runs_are_drawn_and_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(formats_in_training, "LARGER_EPS", formats_in_training.ADAMS_EPS)
-    params = replace(SMALL, characters_seeds=1, baseline_seeds=1)
-    found = formats_in_training.task_runs("characters", params, silent)
-    assert found.stops[:, 0].tolist() == [-1] * PURE + [0] + [-1]
-    assert np.isnan(found.losses[PURE]).all()
-    assert np.isnan(found.top1[PURE]).all()
-
-
-def test_stopped_runs_are_drawn_and_told(both: Result, tmp_path: Path) -> None:
-    runs = both.tasks["characters"]
-    top1, losses, stops = runs.top1.copy(), runs.losses.copy(), runs.stops.copy()
-    top1[PURE], losses[PURE], stops[PURE] = np.nan, np.nan, 2
-    stopped = replace(both, characters=replace(runs, top1=top1, losses=losses, stops=stops))
-    figures = drawn(formats_in_training.EXPERIMENT, stopped, tmp_path, "light")
-    assert "stopped at step 2" in [text.get_text() for ax in figures[1].axes for text in ax.texts]
-    assert [len(figure.axes) for figure in figures] == [4, 2]
-    table = formats_in_training.rows(stopped)
-    at = 14 + 2 * PURE
-    assert (table["task"][at], table["top1"][at], table["stopped_at_step"][at]) == ("characters", None, 2)
-    looks = [formats_in_training.look_of(policy) for policy in POLICIES]
-    assert len({(look.color, look.linestyle if isinstance(look.linestyle, str) else None) for look in looks}) == 7
+    stopped = formats_in_training.E.run(replace(SMALL, digits_steps=1), silent)
+    runs = {name: getattr(stopped, name).sel(task="characters", seed=0).values for name in ("stopped", "top1")}
+    assert runs["stopped"].tolist() == [-1] * PURE + [0] + [-1]
+    assert np.flatnonzero(np.isnan(runs["top1"])).tolist() == [PURE]
+    figures = drawn(formats_in_training.E, stopped, tmp_path, "light")
+    assert "stopped at step 0" in [text.get_text() for ax in figures[1].axes for text in ax.texts]
+    assert [len(figure.axes) for figure in figures] == [2, 2]
+    table, at = formats_in_training.rows(stopped), 14 + 2 * PURE
+    assert (table["task"][at], table["top1"][at], table["stopped_at_step"][at]) == ("characters", None, 0)
 
 
 def test_the_first_batch_is_the_tasks_own() -> None:
     (images, labels), own = formats_in_training.first_batch(), next(DIGITS_MLP.batches(0, 1))
     np.testing.assert_array_equal(images / 16, own.inputs.numpy())
     np.testing.assert_array_equal(labels, own.targets.numpy())
-
-
-def test_the_run_reports_progress() -> None:
-    ticks: list[float] = []
-    formats_in_training.run(replace(TINY, digits_steps=1), lambda done, _text: ticks.append(done))
-    assert ticks == sorted(ticks)
-    assert ticks[0] < 0.1 < 0.7 < ticks[-1] <= 1
 
 
 # --- statistics -------------------------------------------------------------------------------------------------
@@ -287,8 +250,8 @@ def test_cases_need_numpy_and_torch_alone() -> None:
         "import sys\n"
         "for name in ('numba', 'matplotlib', 'ml_dtypes', 'tqdm'): sys.modules[name] = None\n"
         "from fplab.experiments import formats_in_training as one\n"
-        "for case in one.cases(one.QUICK): case.inputs()\n"
-        "*_, losses = one.cases(one.QUICK)\n"
+        "for case in one.cases(one.E.quick): case.inputs()\n"
+        "*_, losses = one.cases(one.E.quick)\n"
         "print(losses.compute(losses.inputs(), 'cpu')['is_half'].all())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -8,27 +8,29 @@ and ``by_hand`` is the digits' training without autograd.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ... import draw
+from ... import draw, exact
 from ...hardware.cases import Arrays, Case, Meta, NotHereError, philox_bits
 from ...hardware.core_cases import SIDE, core_case, direct_case
 from ...hardware.products import ONE_CHAIN, QUESTION, TF32, Product
 from ...hardware.tensors import TORCH, bits, tensor
 from ...words import CLAUSE, Text, joined, mark, say
-from ..base import Claims, Columns, Digested, Experiment, Tick, in_columns, one_threaded
-from ..outcomes import Outcome, Sample, Status, absent, failed, measured, passed, same_bits, verdict
-from ..statistics import Compared, compared, superior
+from ..base import Columns, in_columns, one_threaded
+from ..frame import Experiment, Params, Result
+from ..outcomes import Outcome, Part, Sample, absent, failed, measured, passed, same_bits, verdict
+from ..panels import dots, line
+from ..quantities import above, derived
+from ..statistics import Compared, both, compared
 from .by_hand import GPU, RECIPES, train
 
 if TYPE_CHECKING:
-    from ...draw.style import Look
     from ...nn.emulation.product_log import Used
     from ...training.policies import Made
     from ...training.tasks import Task
@@ -38,6 +40,7 @@ NAMES = {
     "pure_fp16": mark("pure FP16"), "pure_bf16": mark("pure BF16"),
 }  # fmt: skip
 POLICIES = tuple(NAMES)
+BETWEEN = "between two seeds of FP32"
 MIXED = ("tf32", "fp16", "bf16", "fp8_hybrid")  # those that keep FP32 weights and FP32 updates
 UNITS = {  # of the products, forward and backward; FP32 has none
     "fp32": ((), ()),
@@ -56,128 +59,75 @@ ADAMS_EPS = 1e-8
 LARGER_EPS = 1e-4  # FP16 holds it; with Adam's own, pure FP16 stops in its first step
 
 
-@dataclass(frozen=True)
-class Params:
-    """The sizes of both tasks; ``characters_seeds=0`` leaves the transformer out.
+TASKS = {"digits": "Digits, perceptron", "characters": "Characters, transformer"}
 
-    ``digits_seeds``: trained under every policy. ``baseline_seeds``: in FP32, to measure how much seeds differ.
-    """
-
-    digits_width: int = 256
-    digits_hidden: int = 2
-    digits_lr: float = 0.1
-    digits_momentum: float = 0.9
-    digits_steps: int = 150
-    digits_seeds: int = 8
-    characters_steps: int = 200
-    characters_seeds: int = 4
-    characters_width: int = 64
-    characters_context: int = 32
-    characters_tested: int = 20_480
-    baseline_seeds: int = 16
-
-    def task(self, name: str) -> Task:
-        from ...training import tasks
-
-        if name == "digits":
-            return tasks.perceptron(width=self.digits_width, hidden=self.digits_hidden)
-        return tasks.characters(
-            width=self.characters_width, context=self.characters_context, tested=self.characters_tested
-        )
-
-    def sizes(self, name: str) -> tuple[int, int]:
-        """Steps of a run of a task, and seeds."""
-        if name == "digits":
-            return self.digits_steps, self.digits_seeds
-        return self.characters_steps, self.characters_seeds
-
-
-QUICK = Params(
-    digits_width=64, digits_hidden=1, digits_lr=0.5, digits_momentum=0.8, digits_steps=20, digits_seeds=3,
-    characters_steps=0, characters_seeds=0, baseline_seeds=8,
+# The sizes of both tasks; ``characters_seeds``: 0 leaves the transformer out. ``digits_seeds``: trained under every
+# policy. ``baseline_seeds``: in FP32, to measure how much seeds differ.
+E = Experiment(
+    "Formats in training",
+    "Does a network learn as well in TF32, FP16, BF16 or FP8 as in FP32, and in which of them does it fail?",
+    budget=5.0,
+    full={"digits_width": 256, "digits_hidden": 2, "digits_lr": 0.1, "digits_momentum": 0.9, "digits_steps": 150,
+          "digits_seeds": 8, "characters_steps": 200, "characters_seeds": 4, "characters_width": 64,
+          "characters_context": 32, "characters_tested": 20_480, "baseline_seeds": 16},
+    quick={"digits_width": 64, "digits_hidden": 1, "digits_lr": 0.5, "digits_momentum": 0.8, "digits_steps": 20,
+           "digits_seeds": 3, "characters_steps": 0, "characters_seeds": 0, "baseline_seeds": 8},
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Runs:
-    """All policies and seeds of one task.
+def tasks(p: Params) -> list[str]:
+    """The tasks that are trained."""
+    return [task for task in TASKS if seeds(p, task)]
 
-    ``losses``: float32 (policies, seeds, steps), NaN from the step on at which a run stopped; ``top1`` and
-    ``held_out``: float64 (policies, seeds), NaN for a run that stopped; ``stops``: that step, or -1; ``skipped``: steps
-    that the loss scaler left out. ``own`` (policies, seeds, steps): whether all products of a step ran in the policy's
-    own units, forward and backward. ``last`` (policies, weights): what the first seed's run ends with, float32, NaN if
-    it stopped. ``baseline``: top-1 of FP32, float64 (baseline seeds,).
+
+def seeds(p: Params, task: str) -> int:
+    """Of how many seeds every policy trains a task."""
+    return int(getattr(p, f"{task}_seeds"))
+
+
+def task_of(p: Params, name: str) -> Task:
+    """What is learned."""
+    from ...training import tasks
+
+    if name == "digits":
+        return tasks.perceptron(width=p.digits_width, hidden=p.digits_hidden)
+    return tasks.characters(width=p.characters_width, context=p.characters_context, tested=p.characters_tested)
+
+
+# --- the runs ---------------------------------------------------------------------------------------------------
+class Run(NamedTuple):
+    """A run. ``losses``: float32, until it ``stopped`` at a step, or -1; then its scores are NaN.
+
+    ``skipped``: steps that the loss scaler left out. ``own``: whether all products of each step ran in the policy's own
+    units. ``weights``: in the end, float32.
     """
 
     losses: np.ndarray
-    top1: np.ndarray
-    held_out: np.ndarray
-    stops: np.ndarray
-    skipped: np.ndarray
-    own: np.ndarray
-    last: np.ndarray
-    baseline: np.ndarray
-
-    def compared(self, policy: str) -> Compared:
-        return compared(self.top1[POLICIES.index(policy)], self.top1[0], self.baseline)
+    top1: float
+    held_out: float
+    stopped: int
+    skipped: int
+    own: list[bool]
+    weights: np.ndarray
 
 
-@dataclass(frozen=True)
-class Result:
-    """``first_images``: uint8 (128, 64), ``first_labels``: of the first batch. ``eps_stops``: at which step pure FP16
-    stops with Adam's own eps and with a larger one, or -1. ``characters``: None where it was not trained.
-    """
-
-    params: Params
-    first_images: Digested
-    first_labels: Digested
-    eps_stops: np.ndarray
-    digits: Runs
-    characters: Runs | None = None
-
-    @property
-    def tasks(self) -> dict[str, Runs]:
-        return {"digits": self.digits} | ({"characters": self.characters} if self.characters else {})
-
-
-def run(params: Params, tick: Tick) -> Result:
-    names = ("digits", "characters") if params.characters_seeds else ("digits",)
-    runs = {}
-    for i, name in enumerate(names):
-        runs[name] = task_runs(name, params, lambda f, text, i=i: tick((i + f) / len(names), text))  # type: ignore[misc]
-    return Result(params, *first_batch(), adams_eps(params), runs["digits"], runs.get("characters"))
-
-
-def task_runs(name: str, params: Params, tick: Tick) -> Runs:
-    """Every policy from the same seeds; the work is counted in steps, of which one of FP32 counts a tenth."""
+@E.cache
+def run_of(p: Params, task: str, policy: str, seed: int) -> Run:
+    """A task under a policy."""
     from ...training import StoppedError, fit
 
-    task, (steps, seeds) = params.task(name), params.sizes(name)
-    shape = (len(POLICIES), seeds)
-    losses = np.full((*shape, steps), np.nan, np.float32)
-    top1, held_out = np.full(shape, np.nan), np.full(shape, np.nan)
-    stops, skipped = np.full(shape, -1, np.int32), np.zeros(shape, np.int32)
-    size = sum(p.numel() for p in task.model(0).parameters())
-    own, last = np.ones((*shape, steps), np.bool_), np.full((len(POLICIES), size), np.nan, np.float32)
-    runs = [(p, s) for s in range(seeds) for p in range(len(POLICIES))]
-    for done, (p, s) in enumerate(runs):
-        policy = POLICIES[p]
-        tick(0.9 * done / len(runs), f"{name}: {NAMES[policy]}, seed {s}")
-        how = optimizer(name, policy, params)
-        try:
-            found = fit(task, policy, seed=s, steps=steps, optimizer=how, gpu=GPU, progress=_silent)
-        except StoppedError as error:
-            stops[p, s], losses[p, s, : error.step] = error.step, error.losses
-            continue
-        losses[p, s], skipped[p, s] = found.losses, found.skipped.sum()
-        top1[p, s], held_out[p, s] = found.scores
-        own[p, s] = [own_units(policy, step) for step in found.units]
-        if s == 0:
-            last[p] = np.concatenate([w.detach().numpy().ravel() for w in found.model.parameters()])
-    tick(0.9, f"{name}: more seeds in FP32")
-    more = [fit(task, seed=s, steps=steps, optimizer=optimizer(name, "fp32", params), progress=_silent).scores.top1
-            for s in range(seeds, params.baseline_seeds)]  # fmt: skip
-    return Runs(losses, top1, held_out, stops, skipped, own, last, np.concatenate([top1[0], more]))
+    how: dict[str, Any] = {"steps": getattr(p, f"{task}_steps"), "optimizer": optimizer(task, policy, p)}
+    try:
+        run = fit(task_of(p, task), policy, seed=seed, gpu=GPU, progress=_silent, **how)
+    except StoppedError as error:
+        return Run(np.array(error.losses, np.float32), np.nan, np.nan, error.step, 0, [], np.empty(0))
+    weights = np.concatenate([w.detach().numpy().ravel() for w in run.model.parameters()])
+    own = [own_units(policy, step) for step in run.units]
+    return Run(np.array(run.losses, np.float32), *run.scores, -1, int(run.skipped.sum()), own, weights)
+
+
+def _silent(_step: int, _steps: int) -> None:
+    """Progress is shown by the frame."""
 
 
 def own_units(policy: str, step: Sequence[Used]) -> bool:
@@ -189,18 +139,59 @@ def own_units(policy: str, step: Sequence[Used]) -> bool:
     return True
 
 
-def optimizer(name: str, policy: str, params: Params, eps: float | None = None) -> Made:
+def optimizer(name: str, policy: str, p: Params, eps: float | None = None) -> Made:
     """How a task is trained; for pure FP16 with an eps that FP16 holds."""
     from ...training.policies import Made
 
     if name == "digits":
-        return Made("optimizers", "SGD", (("lr", params.digits_lr), ("momentum", params.digits_momentum)))
+        return Made("optimizers", "SGD", (("lr", p.digits_lr), ("momentum", p.digits_momentum)))
     chosen = eps or (LARGER_EPS if policy == "pure_fp16" else ADAMS_EPS)
     return Made("optimizers", "AdamW", (("lr", 2e-3), ("weight_decay", 0.01), ("eps", chosen)))
 
 
-def _silent(_step: int, _steps: int) -> None:
-    """Progress is shown by the run's own tick."""
+EACH: dict[str, Any] = {"task": tasks, "policy": POLICIES, "seed": lambda p: range(max(seeds(p, t) for t in TASKS))}
+
+
+@E.measure("top1", "held_out", "stopped", "skipped", axes=EACH)
+def ends(p: Params, task: str, policy: str, seed: int) -> tuple[float, ...] | None:
+    """Top-1 and loss on the held-out data; the step at which a run stopped, or -1; how many steps were skipped."""
+    return run_of(p, task, policy, seed)[1:5] if seed < seeds(p, task) else None
+
+
+@E.measure(axes={**EACH, "step": ...})
+def losses(p: Params, task: str, policy: str, seed: int) -> dict[int, float] | None:
+    """The training loss of each step."""
+    return dict(enumerate(run_of(p, task, policy, seed).losses.tolist())) if seed < seeds(p, task) else None
+
+
+@E.measure(axes={"task": tasks, "seed": "baseline_seeds"})
+def baseline(p: Params, task: str, seed: int) -> float:
+    """Top-1 of FP32, of more seeds."""
+    from ...training import fit
+
+    if seed < seeds(p, task):
+        return run_of(p, task, "fp32", seed).top1
+    how: dict[str, Any] = {"steps": getattr(p, f"{task}_steps"), "optimizer": optimizer(task, "fp32", p)}
+    return float(fit(task_of(p, task), seed=seed, progress=_silent, **how).scores.top1)
+
+
+@E.measure(axes={"eps": lambda p: (ADAMS_EPS, LARGER_EPS)})
+def eps_stops(p: Params, eps: float) -> int:
+    """At which step AdamW with an eps stops in pure FP16 on the digits, of one; or -1."""
+    from ...training import StoppedError, fit
+
+    how = optimizer("characters", "pure_fp16", p, eps)
+    try:
+        fit(task_of(p, "digits"), "pure_fp16", steps=1, optimizer=how, gpu=GPU, progress=_silent)
+    except StoppedError as error:
+        return error.step
+    return -1
+
+
+@E.measure("first_images", "first_labels", digested=True)
+def first(p: Params) -> tuple[np.ndarray, np.ndarray]:
+    """The first batch of the digits."""
+    return first_batch()
 
 
 def first_batch() -> tuple[np.ndarray, np.ndarray]:
@@ -213,88 +204,65 @@ def first_batch() -> tuple[np.ndarray, np.ndarray]:
     return images[chosen].reshape(128, 64), labels[chosen]
 
 
-def adams_eps(params: Params) -> np.ndarray:
-    """One step of AdamW with its own eps in pure FP16 on the digits: the step at which it stops, or -1."""
-    from ...training import StoppedError, fit
-
-    task = params.task("digits")
-    stops = []
-    for eps in (ADAMS_EPS, LARGER_EPS):
-        how = optimizer("characters", "pure_fp16", params, eps)
-        try:
-            fit(task, "pure_fp16", steps=1, optimizer=how, gpu=GPU, progress=_silent)
-            stops.append(-1)
-        except StoppedError as error:
-            stops.append(error.step)
-    return np.array(stops, np.int32)
-
-
-def rows(result: Result) -> Columns:
+@E.table
+def rows(r: Result) -> Columns:
     """A row for each task, policy and seed; below an empty top-1 the run stopped at the step that is named."""
-    found: list[tuple[object, ...]] = []
-    for task, runs in result.tasks.items():
-        for p, seed in np.ndindex(runs.top1.shape):
-            stop, skipped = int(runs.stops[p, seed]), int(runs.skipped[p, seed])
-            ended = (float(runs.top1[p, seed]), float(runs.held_out[p, seed]), None) if stop < 0 else (None, None, stop)
-            found.append((task, POLICIES[p], seed, *ended, skipped))
-    return in_columns(("task", "policy", "seed", "top1", "held_out_loss", "stopped_at_step", "skipped_steps"), found)
+    table: list[tuple[object, ...]] = []
+    for task, policy in itertools.product(tasks(r.p), POLICIES):
+        for seed in range(seeds(r.p, task)):
+            _, top1, held_out, stop, skipped, *_ = run_of(r.p, task, policy, seed)
+            table.append((task, policy, seed, *((top1, held_out, None) if stop < 0 else (None, None, stop)), skipped))
+    return in_columns(("task", "policy", "seed", "top1", "held_out_loss", "stopped_at_step", "skipped_steps"), table)
 
 
 # --- claims: what was computed ----------------------------------------------------------------------------------
-CLAIMS = Claims()
-
-
-@CLAIMS.proved("digits, first seed: all steps of each policy, forward, backward, unscaling and update, are single "
-               "casts, products and sums")  # fmt: skip
+@E.proved("digits, first seed: all steps of each policy, forward, backward, unscaling and update, are single "
+          "casts, products and sums")  # fmt: skip
 @one_threaded
-def single_steps(result: Result) -> Outcome:
-    params, runs, steps = result.params, result.digits, 0
+def single_steps(r: Result) -> list[Part]:
+    parts, p = list[Part](), r.p
     for policy in RECIPES:
-        p, name = POLICIES.index(policy), say(NAMES[policy])
-        found = train(policy, params.task("digits"), params.digits_steps, params.digits_lr, params.digits_momentum)
-        for what, got, want in (("losses", runs.losses[p, 0], found.losses), ("weights", runs.last[p], found.weights)):
-            outcome = same_bits(got.view(np.uint32), want.view(np.uint32), "fp32")
-            if outcome.status is not Status.PASS:
-                return failed(say("{policy}, {what}: {how}", policy=name, what=what, how=outcome.detail))
-        if runs.top1[p, 0] != found.top1:
-            said = say("{policy}, top-1: {got} against {want}", policy=name, got=runs.top1[p, 0], want=found.top1)
-            return failed(said)
-        steps += len(found.losses)
-    said = say("{steps:,} steps of {n} policies, every loss and every weight at the end, every bit")
-    return passed(said.fill(steps=steps, n=len(RECIPES)))
+        run = run_of(p, "digits", policy, 0)
+        want = train(policy, task_of(p, "digits"), p.digits_steps, p.digits_lr, p.digits_momentum)
+        parts += [(f"{policy}, {what}", got.view(np.uint32), by_hand.view(np.uint32), "fp32") for what, got, by_hand in
+                  (("losses", run.losses, want.losses), ("weights", run.weights, want.weights))]  # fmt: skip
+        said = say("{policy}, top-1: {got} against {want}", policy=say(NAMES[policy]), got=run.top1, want=want.top1)
+        parts += [] if run.top1 == want.top1 else [failed(said)]
+    return parts
 
 
-@CLAIMS.proved("no product of any step, forward or backward, leaves the policy's unit")
-def one_unit(result: Result) -> Outcome:
+@E.proved("no product of any step, forward or backward, leaves the policy's unit")
+def one_unit(r: Result) -> Outcome:
     """Of every run the units that the emulation reports, step by step; a run that stopped counts until then."""
-    for task, runs in result.tasks.items():
-        if not runs.own.all():
-            policy, seed, step = np.argwhere(~runs.own)[0]
-            said = say("{task}, {policy}, seed {seed}, step {step}: another unit", task=task, seed=seed, step=step)
-            return failed(said.fill(policy=say(NAMES[POLICIES[policy]])))
-    steps = sum(runs.own.size for runs in result.tasks.values())
+    steps = 0
+    for task, policy in itertools.product(tasks(r.p), POLICIES):
+        for seed in range(seeds(r.p, task)):
+            own = run_of(r.p, task, policy, seed).own
+            if not all(own):
+                said = say("{task}, {policy}, seed {seed}, step {step}: another unit", task=task, seed=seed)
+                return failed(said.fill(policy=say(NAMES[policy]), step=own.index(False)))
+            steps += len(own)
     return passed(say("{steps:,} steps of {n} policies", steps=steps, n=len(POLICIES)))
 
 
-@CLAIMS.library("FP32 is plain torch: an independent loop gives the bits of every loss")
+@E.library("FP32 is plain torch: an independent loop gives the bits of every loss")
 @one_threaded
-def plain_torch(result: Result) -> Outcome:
+def plain_torch(r: Result) -> Outcome:
     import torch
 
     from ...training.loop import Momentum
 
-    params = result.params
-    task, losses = params.task("digits"), []
+    task, losses = task_of(r.p, "digits"), []
     model = task.model(0)
-    step = Momentum(model, params.digits_lr, params.digits_momentum).step
-    for inputs, labels in task.batches(0, params.digits_steps):
+    step = Momentum(model, r.p.digits_lr, r.p.digits_momentum).step
+    for inputs, labels in task.batches(0, r.p.digits_steps):
         model.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(inputs), labels)
         loss.backward()
         losses.append(loss.item())
         step()
     want = np.array(losses, np.float32)
-    return same_bits(result.digits.losses[0, 0].view(np.uint32), want.view(np.uint32), "fp32")
+    return same_bits(run_of(r.p, "digits", "fp32", 0).losses.view(np.uint32), want.view(np.uint32), "fp32")
 
 
 # --- claims: what became of it ----------------------------------------------------------------------------------
@@ -302,67 +270,78 @@ UNTRAINED = say("characters: trained at the full size (fplab run formats_in_trai
 VERDICTS = (mark("within"), mark("outside"), mark("undecided"))  # of `Compared`, said in a language
 
 
-@CLAIMS.measured("FP32 learns")
-def fp32_learns(result: Result) -> Outcome:
-    """FP32 has learned, so that there is something to lose: by more than half a nat, on the task that fell least."""
-    found = []
-    for task, runs in result.tasks.items():
-        losses = runs.losses[0].astype(np.float64)
-        tail = losses[:, -max(1, losses.shape[1] // 10) :].mean(axis=1)
-        said = say("digits: {right:.1%} right, loss {first:.2f} to {last:.2f}")
-        if task == "characters":
-            said = say("characters: {right:.1%} right, loss {first:.2f} to {last:.2f}")
-        said = said.fill(right=runs.baseline.mean(), first=losses[:, 0].mean(), last=tail.mean())
-        found.append(superior(losses[:, 0], tail, 0.5, said))
-    return min(found, key=lambda outcome: outcome.status is Status.PASS)
+def of_seeds(r: Result, task: str, policy: str, name: str) -> np.ndarray:
+    """What the runs of all seeds end with."""
+    return np.array([getattr(run_of(r.p, task, policy, seed), name) for seed in range(seeds(r.p, task))], np.float64)
 
 
-@CLAIMS.measured("digits: top-1 of TF32, FP16, BF16 and FP8 is within FP32's normal variation")
-def digits_within(result: Result) -> Outcome:
-    return within(result.digits)
+def beside_fp32(r: Result, task: str, policy: str) -> Compared:
+    """A policy's top-1 against FP32's."""
+    top1, fp32 = (of_seeds(r, task, one, "top1") for one in (policy, "fp32"))
+    return compared(top1, fp32, r.baseline.sel(task=task).values)
 
 
-@CLAIMS.measured("characters: top-1 of TF32, FP16, BF16 and FP8 is within FP32's normal variation")
-def characters_within(result: Result) -> Outcome:
-    return within(result.characters) if result.characters else absent(UNTRAINED)
+@E.measured("FP32 learns")
+def fp32_learns(r: Result) -> Outcome:
+    """FP32 has learned, so that there is something to lose: by more than half a nat, on each task."""
+    tests = []
+    for task in tasks(r.p):
+        curves = of_seeds(r, task, "fp32", "losses")
+        tail = curves[:, -max(1, curves.shape[1] // 10) :].mean(axis=1)
+        begins, ends = (derived(f"{task}, {when} loss", lambda r, x=x: x)  # type: ignore[misc]
+                        for when, x in (("first", curves[:, 0]), ("last", tail)))  # fmt: skip
+        tests.append(above(begins, ends, 0.5)(r))
+    return both(*tests)
 
 
-def within(runs: Runs) -> Outcome:
-    found = {policy: runs.compared(policy) for policy in MIXED}
-    said = [say("{policy} {difference}", policy=say(NAMES[p]), difference=difference(c)) for p, c in found.items()]
-    band = found["tf32"].band
-    said.append(say("2 sigma = {band:.2f} points over {n} FP32 seeds", band=100 * band, n=len(runs.baseline)))
-    sample = Sample(runs.top1.shape[1], max(c.spread for c in found.values()), band)
-    return measured(all(c.verdict == "within" for c in found.values()), joined(said, CLAUSE), sample)
-
-
-@CLAIMS.measured("characters: pure FP16 is outside, even with an eps that FP16 holds")
-def pure_fp16(result: Result) -> Outcome:
-    if not result.characters:
+def in_band(r: Result, task: str) -> Outcome:
+    """Whether every mixed policy is within FP32's normal variation."""
+    if task not in tasks(r.p):
         return absent(UNTRAINED)
-    found = result.characters.compared("pure_fp16")
-    sample = Sample(result.characters.top1.shape[1], found.spread, found.band)
-    holds = found.verdict == "outside" and not found.mean > 0
-    band = say("band ±{band:.2f}", band=100 * found.band)
-    return measured(holds, joined((difference(found), band), CLAUSE), sample)
+    policies = {policy: beside_fp32(r, task, policy) for policy in MIXED}
+    said = [say("{policy} {difference}", policy=say(NAMES[p]), difference=difference(c)) for p, c in policies.items()]
+    band = policies["tf32"].band
+    said.append(say("2 sigma = {band:.2f} points over {n} FP32 seeds", band=100 * band, n=r.p.baseline_seeds))
+    sample = Sample(seeds(r.p, task), max(c.spread for c in policies.values()), band)
+    return measured(all(c.verdict == "within" for c in policies.values()), joined(said, CLAUSE), sample)
+
+
+E.measured("digits: top-1 of TF32, FP16, BF16 and FP8 is within FP32's normal variation", "digits_within")(
+    lambda r: in_band(r, "digits"))  # fmt: skip
+E.measured("characters: top-1 of TF32, FP16, BF16 and FP8 is within FP32's normal variation", "characters_within")(
+    lambda r: in_band(r, "characters"))  # fmt: skip
+
+
+@E.measured("characters: pure FP16 is outside, even with an eps that FP16 holds")
+def pure_fp16(r: Result) -> Outcome:
+    if "characters" not in tasks(r.p):
+        return absent(UNTRAINED)
+    pure = beside_fp32(r, "characters", "pure_fp16")
+    sample = Sample(r.p.characters_seeds, pure.spread, pure.band)
+    band = say("band ±{band:.2f}", band=100 * pure.band)
+    return measured(pure.verdict == "outside" and not pure.mean > 0, joined((difference(pure), band), CLAUSE), sample)
 
 
 def difference(c: Compared) -> Text:
+    """A comparison in words."""
     if np.isnan(c.mean):
         return say("stopped")
     said = say("{mean:+.2f} [{low:+.2f}, {high:+.2f}] {verdict}", verdict=say(c.verdict))
     return said.fill(mean=100 * c.mean, low=100 * c.low, high=100 * c.high)
 
 
-@CLAIMS.proved("with Adam's own eps pure FP16 divides by zero in its first step")
-def eps(result: Result) -> Outcome:
-    from ... import exact
-
+@E.proved("with Adam's own eps pure FP16 divides by zero in its first step")
+def eps(r: Result) -> Outcome:
     zero = [exact.round_to(exact.of(Fraction(eps)), "fp16")[0] == 0 for eps in (ADAMS_EPS, LARGER_EPS)]
-    own, larger = result.eps_stops.tolist()
+    own, larger = r.eps_stops.values.tolist()
     other = say("went on") if larger < 0 else say("stopped at step {step}", step=larger)
     said = say("eps = 1e-8 is {held} in FP16: stopped at step {step}; eps = 1e-4: {other}", step=own, other=other)
     return verdict(zero == [True, False] and [own, larger] == [0, -1], said.fill(held="0" if zero[0] else say("not 0")))
+
+
+E.answer("top-1 in TF32, FP16, BF16 and FP8 is at most {most:.1f} points off FP32's, whose seeds differ by {band:.1f}",
+         most=lambda r: 100 * max(abs(beside_fp32(r, "digits", policy).mean) for policy in MIXED),
+         band=lambda r: 100 * beside_fp32(r, "digits", "tf32").band)  # fmt: skip
 
 
 # --- what a GPU must compute ------------------------------------------------------------------------------------
@@ -416,30 +395,26 @@ def _codes(array: np.ndarray, fmt: str) -> np.ndarray:
     return np.asarray(bits(torch.from_numpy(array.copy()).to(getattr(torch, TORCH[fmt]))))
 
 
-def cases(params: Params) -> Iterator[Case]:
-    yield from (_half(which, fmt) for fmt in FORMATS for which in PASSES)
-    yield from (_fp8(which) for which in PASSES)
+@E.hardware
+def cases(p: Params) -> Iterator[Case]:
+    for fmt, which in itertools.product(FORMATS, PASSES):
+        held = "fp32" if fmt == "tf32" else fmt
+        shape = (SIDE, SIDE, factors(which)[0].shape[1])
+        product = Product("matmul", (held, held), held, shape, TF32 if fmt == "tf32" else {})
+        yield core_case(f"{which} in {fmt.upper()}", product, partial(operands, which, (held, held)))
+    for which in PASSES:  # to FP32, with fast accumulation
+
+        def inputs(which: str = which) -> Arrays:
+            return dict(zip("ab", operands(which, FP8[which]), strict=True))
+
+        name, product = (
+            f"{which} in {' * '.join(FP8[which]).upper()}",
+            Product("scaled_mm", FP8[which], "fp32", fast=True),
+        )
+        yield direct_case(name, product, inputs, question=QUESTION, plans={"one chain": ONE_CHAIN})
     for fmt in ("fp16", "bf16"):
         name = f"cross-entropy under autocast in {fmt.upper()}"
         yield Case(name, partial(logits_case, fmt), partial(losses_case, fmt), _all_half, {"is_half": "bits8"})
-
-
-def _half(which: str, fmt: str) -> Case:
-    k = factors(which)[0].shape[1]
-    held = "fp32" if fmt == "tf32" else fmt
-    product = Product("matmul", (held, held), held, (SIDE, SIDE, k), TF32 if fmt == "tf32" else {})
-    return core_case(f"{which} in {fmt.upper()}", product, partial(operands, which, (held, held)))
-
-
-def _fp8(which: str) -> Case:
-    """A pass in FP8, to FP32, with fast accumulation."""
-    product = Product("scaled_mm", FP8[which], "fp32", fast=True)
-
-    def inputs() -> Arrays:
-        return dict(zip("ab", operands(which, FP8[which]), strict=True))
-
-    name = f"{which} in {' * '.join(FP8[which]).upper()}"
-    return direct_case(name, product, inputs, question=QUESTION, plans={"one chain": ONE_CHAIN})
 
 
 def logits_case(fmt: str) -> Arrays:
@@ -478,115 +453,51 @@ def _all_half(given: Arrays, meta: Meta) -> Arrays:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-TITLES = {"digits": "Digits, perceptron", "characters": "Characters, transformer"}
-LOOKS = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16", "bf16": "bf16", "fp8_hybrid": "e4m3"}
-PURE = {"pure_fp16": 7, "pure_bf16": 3}
+def distances(r: Result, task: str) -> Any:
+    """How far losses are from FP32's of the same seed, and FP32's of two seeds from each other: running means."""
+    from xarray import concat
+
+    x = r.losses.sel(task=task).dropna("step", how="all").dropna("seed", how="all")
+    fp32, n, width = x.sel(policy="fp32"), x.sizes["seed"], max(1, x.sizes["step"] // 20)
+    apart = abs(x - fp32).mean("seed").drop_sel(policy="fp32")
+    pairs = abs(fp32 - fp32.rename(seed="other")).sum(["seed", "other"]) / (n * (n - 1))
+    whole = concat([pairs.expand_dims(policy=[BETWEEN]), apart], "policy")
+    return whole.rolling(step=width).mean().isel(step=slice(width - 1, None))
 
 
-def losses(result: Result) -> draw.Figure:
-    figure, axes = draw.panels(8, 1 + 3.6 * len(result.tasks), len(result.tasks), 2, squeeze=False)
-    for (left, right), (task, runs) in zip(axes, result.tasks.items(), strict=True):
-        draw_losses(left, runs, TITLES[task])
-        draw_distances(right, runs)
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=4, handlelength=3)
+def differences(r: Result, task: str) -> Any:
+    """Top-1 less FP32's of the same seed, in percentage points."""
+    top1 = r.top1.sel(task=task).isel(seed=slice(seeds(r.p, task)))
+    return 100 * (top1 - top1.sel(policy="fp32")).drop_sel(policy="fp32")
+
+
+@E.picture
+def distances_from_fp32(r: Result) -> draw.Figure:
+    """How far training losses are from FP32's."""
+    figure, axes = draw.panels(8, 4.4 * len(tasks(r.p)), len(tasks(r.p)), 1, squeeze=False)
+    for ax, task in zip(axes[:, 0], tasks(r.p), strict=True):
+        line(partial(distances, task=task), x="step", hue="policy", log="y", names=NAMES, xlabel="training step",
+             ylabel="|loss − FP32's loss|", title=f"{TASKS[task]}: another seed changes the loss more than a format",
+             legend={"fontsize": 9, "ncols": 2})(ax, r)  # fmt: skip
     return figure
 
 
-def accuracies(result: Result) -> draw.Figure:
-    figure = draw.new_figure(8, 0.5 + 3.6 * len(result.tasks))
-    for ax, (task, runs) in zip(
-        figure.subplots(len(result.tasks), squeeze=False)[:, 0], result.tasks.items(), strict=True
-    ):
-        draw_differences(ax, runs, TITLES[task])
+@E.picture
+def accuracies(r: Result) -> draw.Figure:
+    """Top-1 beside FP32's of the same seed, in the band of FP32's seeds."""
+    figure, axes = draw.panels(8, 0.5 + 3.6 * len(tasks(r.p)), len(tasks(r.p)), 1, squeeze=False)
+    for ax, task in zip(axes[:, 0], tasks(r.p), strict=True):
+        dots(partial(differences, task=task), y="policy", names=NAMES,
+             xlabel="top-1 minus FP32's of the same seed (percentage points)",
+             title=f"{TASKS[task]}: top-1 in the band of FP32's seeds (±2 σ)")(ax, r)  # fmt: skip
+        band = 100 * beside_fp32(r, task, "tf32").band
+        ax.axvspan(-band, band, color=draw.current().grid, linewidth=0, alpha=0.7, zorder=0)
+        for row, policy in enumerate(POLICIES[1:]):
+            stopped = np.isnan(of_seeds(r, task, policy, "top1")).all()
+            text = (
+                f"stopped at step {run_of(r.p, task, policy, 0).stopped}"
+                if stopped
+                else beside_fp32(r, task, policy).verdict
+            )
+            draw.note(ax, text, (1.0, row), (4, 0), xycoords=ax.get_yaxis_transform(), va="center")
     return figure
-
-
-def look_of(policy: str) -> Look:
-    """A policy looks like its format; the pure ones have looks of their own."""
-    return draw.look(PURE[policy]) if policy in PURE else draw.look_of_format(LOOKS[policy])
-
-
-def smooth(curves: np.ndarray) -> np.ndarray:
-    """A running mean over a twentieth of the steps, along the last axis; NaN where a run has stopped."""
-    width = max(1, curves.shape[-1] // 20)
-    kernel = np.ones(width) / width
-    return np.apply_along_axis(lambda c: np.convolve(c, kernel, "valid"), -1, curves.astype(np.float64))
-
-
-def draw_losses(ax: draw.Axes, runs: Runs, title: str) -> None:
-    curves = smooth(runs.losses)
-    start = runs.losses.shape[-1] - curves.shape[-1]
-    steps = np.arange(start, start + curves.shape[-1]) + 1
-    low, high = curves[0].min(0), curves[0].max(0)
-    ax.fill_between(steps, low, high, color=draw.current().grid, linewidth=0)
-    for policy, curve in zip(POLICIES, curves, strict=True):
-        mean = curve.mean(0)
-        if np.isfinite(mean).any():
-            thick = 2.4 if policy == "fp32" else 1.3
-            ax.plot(steps, mean, **look_of(policy).line, linewidth=thick, label=NAMES[policy])
-    ax.set_yscale("log")
-    ax.yaxis.set_minor_formatter("")
-    ticks = [t for t in (0.05, 0.1, 0.2, 0.5, 1, 2, 3, 4) if low.min() * 0.9 <= t <= high.max() * 1.1]
-    ax.set_yticks(ticks, labels=[f"{t:g}" for t in ticks])
-    ax.locator_params(axis="x", integer=True)
-    ax.set(xlim=(steps[0], steps[-1]), xlabel="training step", ylabel="training loss",
-           title=f"{title}, {runs.top1.shape[1]} seeds")  # fmt: skip
-    ax.text(0.97, 0.95, "grey: FP32, from its\nlowest to its highest seed", transform=ax.transAxes, ha="right",
-            va="top", fontsize=9, color=draw.current().muted)  # fmt: skip
-
-
-def draw_distances(ax: draw.Axes, runs: Runs) -> None:
-    found = runs.losses.astype(np.float64)
-    for policy, curve in list(zip(POLICIES, found, strict=True))[1:]:
-        apart = smooth(np.abs(curve - found[0])).mean(0)
-        if np.isfinite(apart).any():
-            steps = np.arange(found.shape[-1] - len(apart), found.shape[-1]) + 1
-            ax.plot(steps, np.maximum(apart, 1e-9), **look_of(policy).line, linewidth=1.3)
-    spread = np.abs(found[0][:, None] - found[0][None]).sum((0, 1)) / (len(found[0]) * (len(found[0]) - 1))
-    spread = smooth(spread)
-    steps = np.arange(found.shape[-1] - len(spread), found.shape[-1]) + 1
-    ax.plot(steps, spread, color=draw.current().ink, linewidth=2.4, alpha=0.35)
-    ax.set(yscale="log", ylim=(None, 6 * spread.max()))
-    ax.text(0.97, 0.95, "thick grey: between\ntwo seeds of FP32", transform=ax.transAxes, ha="right", va="top",
-            fontsize=9, color=draw.current().muted)  # fmt: skip
-    ax.locator_params(axis="x", integer=True)
-    ax.set(xlim=(steps[0], steps[-1]), xlabel="training step", ylabel="|loss − FP32's loss|",
-           title="Distance from FP32, same seed")  # fmt: skip
-
-
-def draw_differences(ax: draw.Axes, runs: Runs, title: str) -> None:
-    """Top-1 minus FP32's of the same seed: every seed, the mean and its 95% interval, in the band of FP32's seeds."""
-    top1, theme = runs.top1, draw.current()
-    compared = {policy: runs.compared(policy) for policy in POLICIES[1:]}
-    band = 100 * compared["tf32"].band
-    ax.axvspan(-band, band, color=theme.grid, linewidth=0, alpha=0.7)
-    ax.axvline(0, color=theme.muted, linewidth=0.8)
-    reach = band
-    for row, policy in enumerate(POLICIES[1:]):
-        c, style = compared[policy], look_of(policy)
-        if np.isnan(c.mean):
-            stop = int(runs.stops[row + 1].max())
-            ax.text(0, row, f"stopped at step {stop}", ha="center", va="center", fontweight="bold", color=style.color)
-            continue
-        each = 100 * (top1[row + 1] - top1[0])
-        reach = max(reach, np.abs(each).max(), 100 * abs(c.low), 100 * abs(c.high))
-        ax.plot(each, np.full(len(each), row + 0.22), linestyle="", marker="|", markersize=9, color=style.color)
-        ax.plot([100 * c.low, 100 * c.high], [row, row], color=style.color, linewidth=2)
-        ax.plot([100 * c.mean], [row], marker=style.marker, markersize=7, color=style.color)
-    for row, policy in enumerate(POLICIES[1:]):
-        draw.note(ax, compared[policy].verdict, (1.0, row), (4, 0), xycoords=ax.get_yaxis_transform(), va="center",
-                  color=theme.muted)  # fmt: skip
-    ax.set_yticks(range(len(POLICIES) - 1), labels=[NAMES[p] for p in POLICIES[1:]])
-    ax.set(ylim=(len(POLICIES) - 1.4, -0.6), xlim=(-1.1 * reach, 1.1 * reach))
-    ax.grid(axis="y", visible=False)
-    ax.set(xlabel="top-1 minus FP32's of the same seed (percentage points)",
-           title=f"{title}: top-1 (FP32: {runs.baseline.mean():.1%}), grey: ±2 σ of FP32's seeds")  # fmt: skip
-
-
-EXPERIMENT = Experiment(
-    title=say("Formats in training"),
-    question=say("Does a network learn as well in TF32, FP16, BF16 or FP8 as in FP32, and in which of them does it "
-                 "fail?"),
-    budget=5.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
-    figures=(losses, accuracies), cases=cases,
-)  # fmt: skip
