@@ -115,13 +115,13 @@ def bound() -> None:
 # --- system calls -------------------------------------------------------------------------------------------------
 # Linux's, include/uapi/asm-generic/unistd.h and arch/x86/entry/syscalls/syscall_64.tbl. By machine: what seccomp calls
 # it; clone, clone3; and those that fail: fork, vfork; memfd_create, memfd_secret, shmget, semget, msgget, mq_open;
-# socket; ptrace, process_vm_readv, process_vm_writev; keyctl, add_key, request_key; unshare, setns, io_uring_setup,
-# bpf, perf_event_open, userfaultfd.
+# socket; ptrace, process_vm_readv, process_vm_writev, pidfd_getfd; keyctl, add_key, request_key; unshare,
+# setns, io_uring_setup, bpf, perf_event_open, userfaultfd.
 CALLS = {
-    "x86_64": (0xC000003E, 56, 435, (57, 58, 319, 447, 29, 64, 68, 240, 41, 101, 310, 311, 250, 248, 249, 272, 308, 425,
-                                     321, 298, 323)),
-    "aarch64": (0xC00000B7, 220, 435, (279, 447, 194, 190, 186, 180, 198, 117, 270, 271, 219, 217, 218, 97, 268, 425,
-                                       280, 241, 282)),
+    "x86_64": (0xC000003E, 56, 435, (57, 58, 319, 447, 29, 64, 68, 240, 41, 101, 310, 311, 438, 250, 248, 249, 272, 308,
+                                     425, 321, 298, 323)),
+    "aarch64": (0xC00000B7, 220, 435, (279, 447, 194, 190, 186, 180, 198, 117, 270, 271, 438, 219, 217, 218, 97, 268,
+                                       425, 280, 241, 282)),
 }  # fmt: skip
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # classic BPF, include/uapi/linux/bpf_common.h
 CALL, ARCHITECTURE, ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data

@@ -50,6 +50,7 @@ REACHES = {
     "a program": "subprocess.run([sys.executable, '-c', ''])",
     "a process by a newer call": "return call(435, None, 0) != 'ENOSYS'",
     "other processes' memory": "return libc.ptrace(1, os.getpid(), None, None) and error() != 'EPERM'",
+    "other processes' open files": "return libc.syscall(438, libc.syscall(434, os.getpid(), 0), 0, 0) != -1",
     "memory that counts as nobody's": "os.memfd_create('hoard')",
     "memory that outlives it": "return (n := libc.shmget(0, 4096, 0o1600)) >= 0 and not libc.shmctl(n, 0, None)",
     "a namespace of its own": "return libc.unshare(0x04000000) == 0",
