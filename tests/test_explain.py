@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from refusals import refuses
+from refusals import itself, refuses
 from torch import nn
 from torch.nn import functional
 
@@ -374,6 +374,7 @@ def compiled_in_part():
         (lambda: explain(of(0), tokens(0), 3, H100), r"a is a int; pass Way\(gpu='H100'\) or a mapping"),
         (lambda: explain(of(0), tokens(0), {}, {"gpus": "H100"}), "unknown setting of a way 'gpus'"),
         (lambda: explain(of(0), tokens(0), {}, H100, most=0), "most=0 is not possible; allowed: 1 and more"),
+        (lambda: explain(of(0), itself(), {}, H100), "batch holds itself"),
         (lambda: Way(model=3), r"model=int in a way; pass a torch\.nn\.Module"),
         (lambda: Way(around=3), "around=int; pass a function that makes a context manager"),
         (lambda: Way(rows=0), "rows=0"),

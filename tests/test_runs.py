@@ -103,11 +103,16 @@ def test_an_array_of_objects_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+NO_JSON = "a checkpoint cannot hold what is no plain JSON or dense tensor, or holds itself: "
+
+
 @pytest.mark.parametrize(
     ("state", "text"),
-    [({"f": print}, "a checkpoint cannot hold a builtin_function_or_method; allowed: tensors, arrays, dict, list, "),
+    [({"w": torch.ones(2, device="meta")}, f"{NO_JSON}NotImplementedError: Cannot copy out of meta tensor; no data!"),
+     ({"w": torch.eye(2).to_sparse()}, f"{NO_JSON}RuntimeError: "),
+     ({"f": print}, "a checkpoint cannot hold a builtin_function_or_method; allowed: tensors, arrays, dict, list, "),
      ({(1, 2): 3}, "a checkpoint cannot hold a dictionary with the key (1, 2); allowed: strings and integers."),
-     (refusals.itself(), "a checkpoint cannot hold what is no plain JSON, or holds itself: RecursionError: ")],
+     (refusals.itself(), f"{NO_JSON}RecursionError: ")],
 )  # fmt: skip
 def test_what_json_and_arrays_cannot_hold_is_refused(state, text, tmp_path) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(LabError) as caught:

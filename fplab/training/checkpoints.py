@@ -35,10 +35,12 @@ def save(path: Path, configuration: Configuration, state: Any) -> None:
     arrays: dict[str, np.ndarray] = {}
     try:
         text = json.dumps({"version": VERSION, "configuration": configuration, "state": _taken(state, arrays)})
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, LabError):
             raise
-        raise LabError(f"a checkpoint cannot hold what is no plain JSON, or holds itself: {reason(error)}.") from None
+        raise LabError(
+            f"a checkpoint cannot hold what is no plain JSON or dense tensor, or holds itself: {reason(error)}."
+        ) from None
     buffer = io.BytesIO()
     np.savez(buffer, **{"state": np.frombuffer(text.encode(), np.uint8), **arrays})  # type: ignore[arg-type]
     write_bytes(path, buffer.getvalue())

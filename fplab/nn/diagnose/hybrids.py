@@ -167,7 +167,10 @@ class Hybrids:
 
     def _given(self) -> Any:
         """The batch for one run, which may write to it."""
-        return tree_map(_kept, self.batch)
+        try:
+            return tree_map(_kept, self.batch)
+        except RecursionError:
+            raise LabError("batch holds itself, or is nested too deeply.") from None
 
 
 def _is_compiled(layer: nn.Module) -> bool:
