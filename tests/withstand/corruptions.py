@@ -17,14 +17,14 @@ import torch
 from fplab import kernels
 from fplab.errors import LabError
 from fplab.exercises import progress
-from fplab.experiments import figures
+from fplab.experiments import figures, uptodate
 from fplab.hardware import records
-from fplab.training import checkpoints, data
+from fplab.training import checkpoints, data, sweeps
 
 from . import Counts, loaded
 
-TITLE = "records, checkpoints, caches, progress, manifests, data with damaged bytes"
-QUICK, FULL = 70, 5000
+TITLE = "records, checkpoints, caches, progress, manifests, sweeps, notes, data with damaged bytes"
+QUICK, FULL = 80, 5000
 Look = Callable[[], Any]  # what a reader gets of a file; it may raise LabError
 
 
@@ -134,6 +134,25 @@ def tried(folder: Path) -> tuple[Path, Look, bool]:
     return path, look, False
 
 
+def result(folder: Path) -> tuple[Path, Look, bool]:
+    cell = sweeps.Cell("digits_mlp", "fp32", 0, 1, None)
+    cell.compute(folder, 1)
+    return cell.file(folder), lambda: cell.result(folder), True
+
+
+def drawn(folder: Path) -> tuple[Path, Look, bool]:
+    """What is damaged is drawn anew; nothing else is taken for a picture of it."""
+    (picture := folder / "one.svg").write_text("<svg/>")
+    uptodate.note(folder, "one", "this", [picture])
+
+    def look() -> object:
+        kept = uptodate.kept(folder, "one", "this")
+        assert kept in (None, [], [picture])
+        return kept
+
+    return folder / ".one.drawn", look, False
+
+
 KERNEL = """
 from fplab.kernels import jit
 
@@ -167,5 +186,7 @@ KINDS = {
     "files of digits": digits,
     "manifests": manifest,
     "files of progress": tried,
+    "results of a sweep": result,
+    "notes of pictures": drawn,
     "files of the kernel cache": kernel,
 }
