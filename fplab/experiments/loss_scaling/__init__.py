@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from functools import partial
+from typing import Any
 
 import numpy as np
 
-from ... import draw, numeric
+from ... import numeric
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
 from ...hardware.tensors import bits, tensor
 from ...words import CLAUSE, joined, say
 from ..base import one_threaded
 from ..frame import Experiment, Params, Result
 from ..outcomes import Outcome, Status, failed, passed, same_bits, verdict
-from ..quantities import equivalent, of, superior
+from ..panels import line
+from ..quantities import beside, equivalent, of, superior
 from ..statistics import superior as larger
 from .data import JOBS, KEPT, Trained, first_gradient, kept_steps, step_by_hand, train
 
@@ -56,6 +57,11 @@ def trained(p: Params, task: str, way: str, seed: int) -> Trained:
     return train(JOBS[task](p), p, list(JOBS).index(task), scaler, half=way != "FP32", seed=seed)
 
 
+def layers_of(p: Params) -> range:
+    """The autoencoder's layers, counted from 1."""
+    return range(1, 2 * len(p.encoder) - 1)
+
+
 @E.measure("score", "zero_gradients", "skipped_steps", axes={"task": JOBS, "loss_scale": ways})
 def scores(p: Params, task: str, loss_scale: str) -> tuple[float, float, float]:
     """Of the first seed: what was learned; with static scales the shares of zero gradients and of skipped steps."""
@@ -75,6 +81,19 @@ def final(p: Params, task: str, way: str, seed: int) -> float:
 def zeros(p: Params, seed: int) -> np.ndarray:
     """The share of zeros among the gradients of the unscaled autoencoder's layers, over the counts."""
     return np.asarray(trained(p, "autoencoder", "2^0", seed).zeros.mean(axis=0))
+
+
+@E.measure("losses", "scales", axes={"task": JOBS, "loss_scale": ways}, dims=("step",))
+def courses(p: Params, task: str, loss_scale: str) -> tuple[np.ndarray, np.ndarray]:
+    """Loss and scale by step, of the first seed."""
+    run = trained(p, task, loss_scale, 0)
+    return run.losses, run.scales
+
+
+@E.measure("zeros_by_scale", axes={"loss_scale": lambda p: [*ways(p)][:-2]}, dims={"layer": layers_of})
+def zeros_of_first(p: Params, loss_scale: str) -> np.ndarray:
+    """The same of the first seed, at each static scale."""
+    return np.asarray(trained(p, "autoencoder", loss_scale, 0).zeros.mean(axis=0))
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
@@ -195,6 +214,10 @@ def machine(r: Result) -> Outcome:
     return verdict(any(trained(r.p, task, "dynamic", 0).skipped.any() for task in JOBS), joined(texts, CLAUSE))
 
 
+E.answer("unscaled FP16 makes {zeros:.0%} of the first gradients 0; scaled by 2^16 it ends {apart:+.3f} from FP32",
+         zeros=of("zeros").then("zeros", lambda x: x[:, 0]), apart=auto[1] - auto[2])  # fmt: skip
+
+
 # --- what a GPU must compute: the two kernels of torch's GradScaler ---------------------------------------------
 STATES, GRADIENTS = 512, 256
 SCALES = (1.0, 3.7, 2.0**16, 2.0**-149, 1e-39, 3e38, 2.0**127, 0.1)
@@ -282,87 +305,40 @@ def cases(p: Params) -> Iterator[Case]:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-SCORES = {"autoencoder": "explained variance (test)", "classifier": "accuracy (test)"}
-TITLES = {"autoencoder": "The autoencoder needs a scale", "classifier": "The classifier does not"}
-ZERO, SKIPPED = 1, 5  # series, as the fates "zero" and "overflow" are drawn elsewhere
+def of_fp32(r: Result) -> Any:
+    """What was learned at each scale, in percent of FP32's; nothing where it is below nothing."""
+    return (100 * r.score / r.score.sel(loss_scale="FP32", drop=True)).clip(0)
 
 
-@E.picture
-def figure(r: Result) -> draw.Figure:
-    figure, gpu = draw.new_figure(8, 8.5), r.p.gpu
-    products = f"{gpu} products, emulated" if gpu else "products accumulated in FP32"
-    draw.caption(figure, f"Digits; weights, activations and gradients stored in FP16, {products},\n"
-                         "FP32 master weights, Adam; mean losses as they are")  # fmt: skip
-    for ax, task in zip(figure.subplots(2, 1), JOBS, strict=True):
-        draw_score(ax, r, task)
-    return figure
+def smoothed(losses: Any) -> Any:
+    """Running means over a sixtieth of the steps."""
+    whole = losses.dropna("step", how="all")
+    return whole.rolling(step=max(whole.sizes["step"] // 60, 1)).mean()
 
 
-def draw_score(ax: draw.Axes, r: Result, task: str) -> None:
-    x, theme, every = np.arange(0, 25, r.p.every), draw.current(), r.p.every
-    right = ax.twinx()
-    score, zeros, skipped = (x.sel(task=task).values for x in (r.score, 100 * r.zero_gradients, 100 * r.skipped_steps))
-    right.bar(x, zeros[:-2], 0.8 * every, color=theme.series[ZERO], alpha=0.45, label="zero gradients (mean of layers)")
-    right.bar(x, skipped[:-2], 0.8 * every, color=theme.series[SKIPPED], alpha=0.35, hatch="xxx",
-              edgecolor=theme.background, linewidth=0, label="skipped steps")  # fmt: skip
-    right.set_ylim(0, 135)
-    right.set_yticks(range(0, 101, 25))
-    right.set_ylabel("zero gradients, skipped steps (%)")
-    right.spines["right"].set_visible(True)
-    right.grid(visible=False)
-    ax.set_zorder(right.get_zorder() + 1)
-    ax.patch.set_visible(False)
-    ax.plot(x, np.maximum(score[:-2], 0), **draw.look(0).marked, label="static scale")
-    ax.axhline(score[-2], **draw.look(2).line, linewidth=1.4, label="dynamic scale")
-    ax.axhline(score[-1], color=theme.ink, linewidth=1.1, linestyle=(0, (1, 1.5)), label="FP32")
-    ax.set(ylim=(0, 1.35 * max(score[-2:])), xlim=(x[0] - 0.6 * every, x[-1] + 0.6 * every))
-    draw.power_ticks(ax.xaxis, [e for e in x.tolist() if e % 4 == 0])
-    ax.set(xlabel="loss scale", ylabel=SCORES[task], title=TITLES[task])
-    handles = [*ax.get_legend_handles_labels()[0], *right.get_legend_handles_labels()[0]]
-    ax.legend(handles=handles, loc="upper left", ncols=3, columnspacing=1.2)
-
-
-def draw_curves(ax: draw.Axes, r: Result) -> None:
-    losses, ink = {way: trained(r.p, "autoencoder", way, 0).losses for way in ways(r.p)}, draw.current().ink
-    for name, way, series in (("$2^0$", "2^0", ZERO), ("$2^{24}$", [*losses][-3], SKIPPED), ("dynamic", "dynamic", 2)):
-        ax.plot(*draw.smoothed(losses[way]), **draw.look(series).line, linewidth=1.6, label=f"scale {name}")
-    ax.plot(*draw.smoothed(losses["FP32"]), color=ink, linewidth=1, linestyle=(0, (1, 1.5)), label="FP32")
-    ax.set(yscale="log", xlim=(0, r.p.steps[0]), xlabel="training step", ylabel="training loss",
-           title="The autoencoder: unscaled\nit learns the mean image")  # fmt: skip
-    ax.legend(loc="center right")
-
-
-def draw_layers(ax: draw.Axes, r: Result) -> None:
-    muted, layers = draw.current().muted, 2 * len(r.p.encoder) - 2
-    x, middle = np.arange(1, layers + 1), layers / 2 + 0.5
-    shown = [e for e in ways(r.p).values() if e in (0, 2, 4, 6, 8)]
-    for e, series in zip(shown, (ZERO, 0, 2, 3, 4), strict=False):
-        share = 100 * trained(r.p, "autoencoder", f"2^{e}", 0).zeros.mean(axis=0)
-        ax.plot(x, share, **draw.look(series).marked, label=f"scale $2^{{{e}}}$")
-    ax.axvline(middle, color=muted, linewidth=0.9, linestyle=(0, (3, 2)))
-    ax.text(middle - 0.2, 99, "encoder", ha="right", va="top", color=muted)
-    ax.text(middle + 0.2, 99, "decoder", ha="left", va="top", color=muted)
-    ax.set_ylim(-2, 103)
-    ax.set_xticks(x)
-    ax.grid(axis="x", visible=False)
-    ax.set(xlabel="layer", ylabel="gradients that are zero (%)",
-           title="The autoencoder: the encoder's\ngradients underflow first")  # fmt: skip
-    ax.legend(loc="center right")
-
-
-def draw_trace(ax: draw.Axes, r: Result, task: str) -> None:
-    run = trained(r.p, task, "dynamic", 0)
-    scales, at = np.log2(run.scales), np.flatnonzero(run.skipped)
-    ax.step(np.arange(len(scales)), scales, where="post", color=draw.look(2).color, linewidth=1.6)
-    ax.plot(at, scales[at], linestyle="none", marker="X", markersize=8, color=draw.current().series[SKIPPED],
-            label=f"overflow: step skipped,\nscale halved ({len(at)})", clip_on=False)  # fmt: skip
-    low, high = int(scales.min()) - 1, int(scales.max()) + 2
-    ax.set_ylim(low, high)
-    draw.power_ticks(ax.yaxis, range(low + 1, high, max(1, (high - low) // 6)))
-    ax.set(xlim=(0, len(scales)), xlabel="training step", ylabel="dynamic loss scale",
-           title=f"The dynamic scale of the {task}")  # fmt: skip
-    ax.legend(loc="lower right")
-
-
-E.figure("training", draw_curves, draw_layers, *(partial(draw_trace, task=task) for task in JOBS), size=(8, 8),
-         grid=(2, 2))  # fmt: skip
+by_scale: dict[str, Any] = {"x": "loss_scale", "marked": True, "ticks": True, "ylim": (-3, 118), "xlabel": "loss scale"}
+powers = {f"2^{e}": f"$2^{{{e}}}$" for e in range(25)}
+lost = beside("share", {"zero gradients, autoencoder": of("zero_gradients", task="autoencoder"),
+                        "zero gradients, classifier": of("zero_gradients", task="classifier"),
+                        "skipped steps": of("skipped_steps").mean("task")})  # fmt: skip
+E.figure(
+    "figure",
+    line(of_fp32, hue="task", names=powers, **by_scale, legend={"loc": "lower center"},
+         ylabel="test score, of FP32's (%)", title="The autoencoder needs a scale, the classifier does not"),
+    line((lost * 100).then("share", lambda x: x.dropna("loss_scale", how="all")), hue="share", names=powers, **by_scale,
+         ylabel="of gradients, of steps (%)", title="Small scales: gradients underflow; large ones: steps overflow"),
+    size=(8, 8.5),
+)  # fmt: skip
+E.figure(
+    "training",
+    line(of("losses", task="autoencoder", loss_scale=["2^0", "2^16", "dynamic", "FP32"]).then("loss", smoothed),
+         x="step", hue="loss_scale", log="y", names=powers, xlabel="training step", ylabel="training loss",
+         title="The autoencoder: unscaled it learns the mean image"),
+    line(of("zeros_by_scale", loss_scale=["2^0", "2^8", "2^16"]) * 100, x="layer", hue="loss_scale", marked=True,
+         names=powers, ylim=(-2, 103), xlabel="layer", ylabel="gradients that are zero (%)",
+         title="The autoencoder: the encoder's gradients underflow first"),
+    size=(8, 9),
+)  # fmt: skip
+E.figure("dynamic", line(of("scales", loss_scale="dynamic").then("exponent", np.log2), x="step", hue="task",
+                         xlabel="training step", ylabel="dynamic loss scale, base-2 logarithm",
+                         title="The dynamic scale doubles until a step overflows, then halves"))  # fmt: skip
