@@ -3,7 +3,7 @@
 from ...words import say
 from ..base import Exercise
 from ..kinds import Bits, Codes, Floats, Options
-from ..tasks import Chapter, Implement, Mutant, Predict
+from ..tasks import Chapter, Implement, Mutant, Predict, edited
 
 CHAPTER = Chapter(1, "bits", say("Bits and formats"))
 
@@ -17,21 +17,6 @@ def decode_fp16(code):  # type: ignore[no-untyped-def]
     if exponent == 0:
         return sign * fraction * 2.0**-24
     return sign * (1024 + fraction) * 2.0 ** (exponent - 25)
-
-
-def _decoder(bias: int = 15, subnormals: bool = True, specials: bool = True):  # type: ignore[no-untyped-def]
-    """A decoder with one thing wrong."""
-
-    def decode(code):  # type: ignore[no-untyped-def]
-        sign = -1.0 if code >> 15 else 1.0
-        exponent, fraction = code >> 10 & 31, code & 1023
-        if exponent == 31 and specials:
-            return sign * float("inf") if fraction == 0 else float("nan")
-        if exponent == 0 and (subnormals or fraction == 0):
-            return sign * fraction * 2.0 ** (-9 - bias)
-        return sign * (1024 + fraction) * 2.0 ** (exponent - bias - 10)
-
-    return decode
 
 
 def next_up(code):  # type: ignore[no-untyped-def]
@@ -65,11 +50,13 @@ EXERCISES = (
               Mutant("b", say("The range, yes; but precision is 8 bits against 24."), "b"),
               Mutant("d", say("Range, yes; but FP16 has 11 bits of precision, BF16 8."), "d"))),
     Exercise("decode_fp16", CHAPTER, 2, Implement(decode_fp16, {"code": Codes("fp16")}, Floats("fp16")),
-             (Mutant(_decoder(subnormals=False),
+             (Mutant(edited(decode_fp16, "exponent == 0", "exponent == fraction == 0"),
                      say("Exponent field 0 has no implicit 1: those numbers are subnormal."), "0 00000 0000000001"),
-              Mutant(_decoder(specials=False), say("Exponent field 31 is infinity and NaN, not one more binade."),
+              Mutant(edited(decode_fp16, "exponent == 31", "exponent == 32"),
+                     say("Exponent field 31 is infinity and NaN, not one more binade."),
                      "0 11111 0000000000"),
-              Mutant(_decoder(bias=16), say("The bias of FP16 is 15."), "0 00000 0000000001"),
+              Mutant(edited(decode_fp16, "-24", "-25", "exponent - 25", "exponent - 26"),
+                     say("The bias of FP16 is 15."), "0 00000 0000000001"),
               Mutant(lambda code: abs(decode_fp16(code)), say("The top bit is the sign, of zero too."),
                      "1 00000 0000000000")),
              "IEEE 754-2019, 3.4"),

@@ -9,7 +9,7 @@ from ...words import NOTHING, Text, say
 from ..base import Exercise
 from ..kinds import Codes, Floats, Lists, Several
 from ..shown import of_float
-from ..tasks import Chapter, Find, Implement, Judgement, Mutant, Predict
+from ..tasks import Chapter, Find, Implement, Judgement, Mutant, Predict, edited
 
 CHAPTER = Chapter(5, "blocks", say("Tensor Core blocks"))
 HALF = Floats("fp16", finite=True, low=2.0**-14, high=64.0)
@@ -32,26 +32,6 @@ def v100_block(a, b, c):  # type: ignore[no-untyped-def]
     extra = max(0, abs(units).bit_length() - 24)
     kept = abs(units) >> extra << extra
     return math.copysign(float(kept * quantum), units) if units else 0.0
-
-
-def _block(bits: int = 23, cut: Any = math.trunc, last: str = "rtz", renormalise: bool = False):  # type: ignore[no-untyped-def]
-    """A block with one thing wrong."""
-
-    def compute(a, b, c):  # type: ignore[no-untyped-def]
-        terms = [Fraction(x) * Fraction(y) for x, y in zip(a, b, strict=True)] + [Fraction(c)]
-        pairs = [(x * y, math.frexp(x)[1] + math.frexp(y)[1] - 2) for x, y in zip(a, b, strict=True) if x and y]
-        exponents = [math.frexp(p)[1] - 1 if renormalise else e for p, e in pairs] + (
-            [math.frexp(c)[1] - 1] if c else []
-        )
-        if not exponents:
-            return 0.0
-        quantum = Fraction(2) ** (max(exponents) - bits)
-        units = sum(cut(term / quantum) for term in terms)
-        extra = max(0, abs(units).bit_length() - 24)
-        kept = abs(units) >> extra << extra if last == "rtz" else round(Fraction(abs(units), 1 << extra)) << extra
-        return math.copysign(float(kept * quantum), units) if units else 0.0
-
-    return compute
 
 
 def _float32(x: float) -> float:
@@ -141,10 +121,14 @@ EXERCISES = (
                               ((1.0, 2.0**-12, 2.0**-12, 2.0**-12), (1.0, 2.0**-11, 2.0**-11, 2.0**-11), 1.0),
                               ((0.0, 0.0, 1.5, -(2.0**-5)), (0.0, 0.0, -1.5, -17 * 2.0**-18), 0.0))),
              (Mutant(_exact_once, say("This is the exact sum rounded once: better than V100."), "got"),
-              Mutant(_block(bits=24), say("24 bits below emax are Turing's and Ampere's; V100 keeps 23."), "got"),
-              Mutant(_block(cut=math.floor), say("math.floor cuts negative terms away from zero."), "-"),
-              Mutant(_block(last="rne"), say("The sum is cut to 24 bits, not rounded to nearest."), "got"),
-              Mutant(_block(renormalise=True),
+              Mutant(edited(v100_block, "max(exponents) - 23", "max(exponents) - 24"),
+                     say("24 bits below emax are Turing's and Ampere's; V100 keeps 23."), "got"),
+              Mutant(edited(v100_block, "math.trunc", "math.floor"),
+                     say("math.floor cuts negative terms away from zero."), "-"),
+              Mutant(edited(v100_block, "abs(units) >> extra << extra",
+                            "round(Fraction(abs(units), 1 << extra)) << extra"),
+                     say("The sum is cut to 24 bits, not rounded to nearest."), "got"),
+              Mutant(edited(v100_block, "exponent(x) + exponent(y)", "exponent(x * y)"),
                      say("Products are not renormalised before they are aligned: 1.5 · 1.5 has exponent 0."), "got")),
              "Khattak and Mikaitis 2025, arXiv 2512.07004"),
 )  # fmt: skip

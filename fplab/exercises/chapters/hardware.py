@@ -1,8 +1,7 @@
 """Chapter 13: check a GPU yourself."""
 
 import math
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -13,7 +12,7 @@ from ...words import NOTHING, Text, say
 from ..base import Exercise
 from ..kinds import Among, Boxes, Codes, Floats, Integers, Lists, Options, Several
 from ..shown import of_float
-from ..tasks import Chapter, Find, Implement, Judgement, Mutant
+from ..tasks import Chapter, Find, Implement, Judgement, Mutant, edited
 from .blocks import unusable
 
 CHAPTER = Chapter(13, "hardware", say("Check a GPU yourself"))
@@ -32,33 +31,6 @@ def first_difference(ours, recorded):  # type: ignore[no-untyped-def]
         if x != y and not (is_nan(x) and is_nan(y)):
             return row
     return -1
-
-
-def _first(same: Callable[[int, int], bool], none: int = -1) -> Callable[[list[int], list[int]], int]:
-    """The first row by another idea of sameness."""
-
-    def find(ours: list[int], recorded: list[int]) -> int:
-        rows = zip(ours, recorded, strict=True)
-        return next((row for row, (x, y) in enumerate(rows) if not same(x, y)), none)
-
-    return find
-
-
-def _same(x: int, y: int) -> bool:
-    return bool(first_difference([x], [y]) == -1)
-
-
-def _as_numbers(x: int, y: int) -> bool:
-    one, other = struct.unpack("<ff", struct.pack("<II", x, y))
-    return bool(one == other)
-
-
-def _magnitudes(x: int, y: int) -> bool:
-    return _same(x & 0x7FFFFFFF, y & 0x7FFFFFFF)
-
-
-def _infinity_too(x: int, y: int) -> bool:
-    return x == y or min(x & 0x7FFFFFFF, y & 0x7FFFFFFF) >= 0x7F800000
 
 
 # --- how many fraction bits -------------------------------------------------------------------------------------
@@ -88,25 +60,6 @@ def fraction_bits(box):  # type: ignore[no-untyped-def]
     """What is left of 1 - 1 + 2^-d says whether 2^-d was kept beside 1; the output's own 24 bits cannot hide it."""
     bits = 0
     while box([1.0, -1.0, 2.0 ** -(bits + 1)]) != 0:
-        bits += 1
-    return bits
-
-
-def _beside_one(box: Block) -> int:
-    bits = 0
-    while box([1.0, 2.0 ** -(bits + 1)]) != 1:
-        bits += 1
-    return bits
-
-
-def _lost_already(box: Block) -> int:
-    return int(fraction_bits(box)) + 1
-
-
-def _two_apart(box: Block) -> int:
-    """1 + 1 - 2: the largest term is 2, so the crumb lies one place lower than it seems."""
-    bits = 0
-    while box([1.0, 1.0, -2.0, 2.0 ** -(bits + 1)]) != 0:
         bits += 1
     return bits
 
@@ -189,40 +142,35 @@ def met_in(add, n, i, j):  # type: ignore[no-untyped-def]
     return n - round(add(terms))
 
 
-def _met(big: float, count: bool = True, sign: float = -1.0) -> Callable[..., int]:
-    """The same with one thing wrong."""
-
-    def met(add: Adder, n: int, i: int, j: int) -> int:
-        terms = [1.0] * n
-        terms[i], terms[j] = big, sign * big
-        left = round(add(terms))
-        return n - left if count else left
-
-    return met
-
-
 EXERCISES = (
     Exercise("first_difference", CHAPTER, 1,
              Implement(first_difference,
                        {name: Lists(Among(Codes("fp32"), TELLING_CODES), 0, 4) for name in ("ours", "recorded")},
                        Integers(-1, 3), cases=tuple(((x,), (y,)) for x in TELLING_CODES for y in TELLING_CODES),
                        random=1200, paired=True),
-             (Mutant(_first(_as_numbers),
+             (Mutant(edited(first_difference, "x != y and not (is_nan(x) and is_nan(y))",
+                            "np.uint32(x).view(np.float32) != np.uint32(y).view(np.float32)"),
                      say("These are compared as numbers: −0 equals +0 then, and a NaN not even itself."), "ours"),
-              Mutant(_first(lambda x, y: x == y), say("Two NaNs count as equal, whatever their payload."), "NaN"),
-              Mutant(_first(_magnitudes), say("The sign is a bit, too: −0 is not +0."), "-0"),
-              Mutant(_first(_infinity_too), say("0x7F800000 is infinity, not a NaN."), "inf"),
-              Mutant(_first(lambda x, y: x == y or x & y & 0x7FC00000 == 0x7FC00000),
+              Mutant(edited(first_difference, " and not (is_nan(x) and is_nan(y))", ""),
+                     say("Two NaNs count as equal, whatever their payload."), "NaN"),
+              Mutant(edited(first_difference, "x != y", "(x ^ y) & 0x7FFFFFFF"),
+                     say("The sign is a bit, too: −0 is not +0."), "-0"),
+              Mutant(edited(first_difference, "> 0x7F800000", ">= 0x7F800000"),
+                     say("0x7F800000 is infinity, not a NaN."), "inf"),
+              Mutant(edited(first_difference, "0x7FFFFFFF > 0x7F800000", "0x7FC00000 == 0x7FC00000"),
                      say("A NaN need not have the quiet bit."), "0x7f800001"),
-              Mutant(_first(_same, none=0), say("0 is a row; where none differs the answer is −1."), "-1"))),
+              Mutant(edited(first_difference, "return -1", "return 0"),
+                     say("0 is a row; where none differs the answer is −1."), "-1"))),
     Exercise("fraction_bits", CHAPTER, 2,
              Implement(fraction_bits,
                        {"box": Boxes(Integers(8, 40, edges=(10, 13, 22, 23, 24, 25, 35), origin=8), Block, _cuts)},
                        Integers(0, 64)),
-             (Mutant(_beside_one, say("1 + 2^-d stops at d = 23 because the output has 24 bits, whatever F is."),
-                     "24)"),
-              Mutant(_lost_already, say("This is the first place that is lost, not the last that is kept."), "9"),
-              Mutant(_two_apart, say("The largest term here is 2: emax is 1, and places count from there."), "7")),
+             (Mutant(edited(fraction_bits, "[1.0, -1.0,", "[1.0,", "!= 0", "!= 1"),
+                     say("1 + 2^-d stops at d = 23 because the output has 24 bits, whatever F is."), "24)"),
+              Mutant(edited(fraction_bits, "return bits", "return bits + 1"),
+                     say("This is the first place that is lost, not the last that is kept."), "9"),
+              Mutant(edited(fraction_bits, "[1.0, -1.0,", "[1.0, 1.0, -2.0,"),
+                     say("The largest term here is 2: emax is 1, and places count from there."), "7")),
              "Fasi, Higham, Mikaitis and Pranesh 2021, PeerJ CS 7:e330"),
     Exercise("h100_or_b200", CHAPTER, 2,
              Find(Several((Options((*HALVES, *EIGHTS)), ROW, ROW, Floats("fp32")), ("inputs", "a", "b", "c")),
@@ -247,10 +195,12 @@ EXERCISES = (
                        random=900, valid=lambda add, n, i, j: i < j < n),
              (Mutant(lambda add, n, i, j: j + 1, say("That is a loop from the first term; others add differently."),
                      "add"),
-              Mutant(_met(2.0**24),
+              Mutant(edited(met_in, "2.0**60, -(2.0**60)", "2.0**24, -(2.0**24)"),
                      say("M is too small: 2^24 + 2 and −2^24 + 1 are numbers of FP32, so some ones count beside it."),
                      "add"),
-              Mutant(_met(2.0**60, count=False), say("The sum counts the terms outside: take it from n."), "add"),
-              Mutant(_met(1024.0), say("1024 + 1 is exact: no 1 is lost, and nothing is seen."), "add")),
+              Mutant(edited(met_in, "n - round", "round"),
+                     say("The sum counts the terms outside: take it from n."), "add"),
+              Mutant(edited(met_in, "2.0**60, -(2.0**60)", "1024.0, -1024.0"),
+                     say("1024 + 1 is exact: no 1 is lost, and nothing is seen."), "add")),
              "FPRev, arXiv 2411.00442"),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from ...words import say
 from ..base import Exercise
 from ..kinds import Integers, Options
-from ..tasks import Chapter, Implement, Mutant, Predict
+from ..tasks import Chapter, Implement, Mutant, Predict, edited
 
 CHAPTER = Chapter(11, "memory", say("Memory"))
 
@@ -26,17 +26,6 @@ def activation_bytes(s, b, h, a, recompute):  # type: ignore[no-untyped-def]
         return 2 * s * b * h
     core = 5 * a * s * s * b if recompute == "none" else 0
     return 34 * s * b * h + core
-
-
-def _bytes(attention: int = 5, linear: int = 34, full: int = 2, square: bool = True):  # type: ignore[no-untyped-def]
-    """Activation bytes with one thing wrong."""
-
-    def count(s, b, h, a, recompute):  # type: ignore[no-untyped-def]
-        if recompute == "full":
-            return full * s * b * h
-        return linear * s * b * h + (attention * a * s * b * (s if square else 1) if recompute == "none" else 0)
-
-    return count
 
 
 SMALL = Integers(1, 64, origin=1)
@@ -64,9 +53,13 @@ EXERCISES = (
                         "a": SMALL,
                         "recompute": Options(("none", "selective", "full"))},
                        Integers(0, 10**9)),
-             (Mutant(_bytes(square=False), say("Attention's matrices are s by s."), "s "),
-              Mutant(_bytes(attention=4), say("Per score: two softmax tensors of 2 bytes and a mask of 1."), "none"),
-              Mutant(_bytes(linear=32), say("The two dropout masks, s b h bytes each, are missing."), "none"),
-              Mutant(_bytes(full=1), say("A number in 16 bits takes two bytes."), "full")),
+             (Mutant(edited(activation_bytes, "a * s * s * b", "a * s * b"),
+                     say("Attention's matrices are s by s."), "s "),
+              Mutant(edited(activation_bytes, "5 * a", "4 * a"),
+                     say("Per score: two softmax tensors of 2 bytes and a mask of 1."), "none"),
+              Mutant(edited(activation_bytes, "34 * s", "32 * s"),
+                     say("The two dropout masks, s b h bytes each, are missing."), "none"),
+              Mutant(edited(activation_bytes, "return 2 * s", "return s"),
+                     say("A number in 16 bits takes two bytes."), "full")),
              "Korthikanti et al. 2022, arXiv 2205.05198, section 4"),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from ...words import NOTHING, say
 from ..base import Exercise
 from ..kinds import Floats, Lists, Several
 from ..shown import of_float
-from ..tasks import Chapter, Find, Implement, Judgement, Mutant, Predict
+from ..tasks import Chapter, Find, Implement, Judgement, Mutant, Predict, edited
 
 CHAPTER = Chapter(8, "optimizers", say("Master weights and optimizers"))
 
@@ -34,30 +34,6 @@ def with_master(w, updates):  # type: ignore[no-untyped-def]
     for u in updates:
         master = master - np.float32(u)
     return float(np.float16(master))
-
-
-def _in_half(w: float, updates: list[float]) -> float:
-    weight = np.float16(w)
-    for u in updates:
-        weight = weight - np.float16(u)
-    return float(weight)
-
-
-def _copied_back(w: float, updates: list[float]) -> float:
-    weight = np.float16(w)
-    for u in updates:
-        weight = np.float16(np.float32(weight) - np.float32(u))
-    return float(weight)
-
-
-def _in_double(w: float, updates: list[float]) -> float:
-    for u in updates:
-        w = w - u
-    return float(np.float16(w))
-
-
-def _update_in_half(w: float, updates: list[float]) -> float:
-    return float(with_master(w, [float(np.float16(u)) for u in updates]))
 
 
 EXERCISES = (
@@ -88,11 +64,13 @@ EXERCISES = (
                        cases=((1.0, (-(2.0**-12),) * 6), (1.0, (-(2.0**-11) - 2.0**-23,)),
                               (1.0, (2.0**-12, 2.0**-14, 2.0**-14)),
                               (16.0, (-(2.0**-7), -(2.0**-20))))),
-             (Mutant(_in_half, say("The weight is kept in FP16: small updates are lost one by one."), "updates"),
-              Mutant(_copied_back, say("The rounded copy is written back into the master after each update."),
-                     "updates"),
-              Mutant(_update_in_half, say("The updates are rounded to FP16 before they are applied."), "updates"),
-              Mutant(_in_double,
+             (Mutant(edited(with_master, "np.float32(w)", "np.float16(w)", "np.float32(u)", "np.float16(u)"),
+                     say("The weight is kept in FP16: small updates are lost one by one."), "updates"),
+              Mutant(edited(with_master, "master - np.float32(u)", "np.float32(np.float16(master - np.float32(u)))"),
+                     say("The rounded copy is written back into the master after each update."), "updates"),
+              Mutant(edited(with_master, "np.float32(u)", "np.float32(np.float16(u))"),
+                     say("The updates are rounded to FP16 before they are applied."), "updates"),
+              Mutant(edited(with_master, "np.float32(w)", "w", "np.float32(u)", "u"),
                      say("Python's floats keep 53 bits: the master copy has FP32's 24, and rounds at every update."),
                      "updates")),
              "Micikevicius et al. 2018, arXiv 1710.03740, 3.1"),

@@ -7,7 +7,7 @@ import numpy as np
 from ...words import say
 from ..base import Exercise
 from ..kinds import Floats, Integers, Lists, Ratios, Several
-from ..tasks import Chapter, Implement, Mutant
+from ..tasks import Chapter, Implement, Mutant, edited
 
 CHAPTER = Chapter(12, "parallel", say("Parallel training"))
 
@@ -16,11 +16,6 @@ def shard(n, ranks, rank):  # type: ignore[no-untyped-def]
     """Equal pieces of the padded buffer; the padding is nobody's."""
     size = -(-n // ranks)
     return min(n, rank * size), min(n, (rank + 1) * size)
-
-
-def _rest_to_last(n: int, ranks: int, rank: int) -> tuple[int, int]:
-    size = n // ranks
-    return rank * size, n if rank == ranks - 1 else (rank + 1) * size
 
 
 def _balanced(n: int, ranks: int, rank: int) -> tuple[int, int]:
@@ -106,7 +101,9 @@ EXERCISES = (
              Implement(shard, {"n": Integers(0, 200), "ranks": Integers(1, 12, origin=1), "rank": Integers(0, 11)},
                        Several((Integers(0, 200), Integers(0, 200)), ("start", "stop")),
                        valid=lambda n, ranks, rank: rank < ranks),
-             (Mutant(_rest_to_last, say("The rest does not go to the last rank: pieces are equal, padded."), "ranks"),
+             (Mutant(edited(shard, "-(-n // ranks)", "n // ranks", "min(n, (rank + 1) * size)",
+                            "n if rank == ranks - 1 else (rank + 1) * size"),
+                     say("The rest does not go to the last rank: pieces are equal, padded."), "ranks"),
               Mutant(_balanced, say("The first ranks get no extra element each: the buffer is padded at its end."),
                      "ranks"),
               Mutant(lambda n, ranks, rank: (rank * -(-n // ranks), (rank + 1) * -(-n // ranks)),

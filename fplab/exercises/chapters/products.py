@@ -9,7 +9,7 @@ from ...words import NOTHING, say
 from ..base import Exercise
 from ..kinds import Codes, Floats, Lists, Options, Several
 from ..shown import of_float
-from ..tasks import Chapter, Find, Implement, Judgement, Mutant, Predict
+from ..tasks import Chapter, Find, Implement, Judgement, Mutant, Predict, edited
 from .blocks import on, unusable
 
 CHAPTER = Chapter(6, "products", say("Products of eight GPUs"))
@@ -32,7 +32,6 @@ def reversed_differs(value: tuple[Any, ...]) -> Judgement:
 
 def split3(x):  # type: ignore[no-untyped-def]
     """Round to BF16, take the rest, and again."""
-    import numpy as np
 
     def bf16(v):  # type: ignore[no-untyped-def]
         code = int(np.float32(v).view(np.uint32))
@@ -42,21 +41,6 @@ def split3(x):  # type: ignore[no-untyped-def]
     middle = bf16(np.float32(x) - high)
     low = bf16(np.float32(x) - high - middle)
     return float(high), float(middle), float(low)
-
-
-def _cut(v: Any) -> Any:
-    return np.uint32(int(np.float32(v).view(np.uint32)) & 0xFFFF0000).view(np.float32)
-
-
-def _by_cutting(x: float) -> tuple[float, float, float]:
-    high = _cut(x)
-    middle = _cut(np.float32(x) - high)
-    return float(high), float(middle), float(_cut(np.float32(x) - high - middle))
-
-
-def _two_parts(x: float) -> tuple[float, float, float]:
-    high, middle, _ = split3(x)
-    return high, middle, 0.0
 
 
 EXERCISES = (
@@ -89,7 +73,8 @@ EXERCISES = (
                                     edges=(1 + 2.0**-23, 2 - 2.0**-23))},
                        Several((Floats("bf16"),) * 3, ("high", "middle", "low")),
                        valid=lambda x: 2.0**-20 <= abs(x) <= 2.0**20),
-             (Mutant(_by_cutting, say("The parts are cut, not rounded to nearest."), "high"),
-              Mutant(_two_parts, say("Two parts hold 16 bits of 24."), "low")),
+             (Mutant(edited(split3, "(code + 0x7FFF + (code >> 16 & 1)) &", "code &"),
+                     say("The parts are cut, not rounded to nearest."), "high"),
+              Mutant(edited(split3, "float(low)", "0.0"), say("Two parts hold 16 bits of 24."), "low")),
              "Henry, Tang and Heinecke 2019, arXiv 1904.06376"),
 )  # fmt: skip

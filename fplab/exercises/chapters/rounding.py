@@ -8,7 +8,7 @@ from ...words import NOTHING, say
 from ..base import Exercise
 from ..kinds import Codes, Floats, Integers
 from ..shown import of_code
-from ..tasks import Chapter, Find, Implement, Judgement, Mutant
+from ..tasks import Chapter, Find, Implement, Judgement, Mutant, edited
 
 CHAPTER = Chapter(2, "rounding", say("Rounding"))
 
@@ -19,15 +19,6 @@ def rne(x, n):  # type: ignore[no-untyped-def]
         return x
     quotient, dropped, half = x >> n, x & ((1 << n) - 1), 1 << (n - 1)
     return quotient + (dropped > half or (dropped == half and quotient % 2 == 1))
-
-
-def _ties_down(x: int, n: int) -> int:
-    return (x + (1 << n) // 2 - (1 if n else 0)) >> n
-
-
-def _ties_odd(x: int, n: int) -> int:
-    near = (x + (1 << n) // 2) >> n
-    return near - 1 if n and x % (1 << n) == 1 << (n - 1) and near % 2 == 0 else near
 
 
 def fp32_to_bf16(code):  # type: ignore[no-untyped-def]
@@ -47,25 +38,6 @@ def quantize_e4m3(x):  # type: ignore[no-untyped-def]
     spacing = 2.0 ** (exponent - 3)
     rounded = math.copysign(round(abs(x) / spacing) * spacing, x)
     return rounded if abs(rounded) <= 448 else math.nan
-
-
-def _e4m3(emin=-6, most=448.0, saturate=False, nearest=round, flush=False):  # type: ignore[no-untyped-def]
-    """A quantizer with one thing wrong."""
-
-    def quantize(x):  # type: ignore[no-untyped-def]
-        if x == 0 or math.isnan(x):
-            return x
-        if math.isinf(x):
-            return math.copysign(most, x) if saturate else math.nan
-        spacing = 2.0 ** (max(math.frexp(x)[1] - 1, emin) - 3)
-        rounded = math.copysign(nearest(abs(x) / spacing) * spacing, x)
-        if flush and abs(rounded) < 2.0**-6:
-            return math.copysign(0.0, x)
-        if abs(rounded) <= most:
-            return rounded
-        return math.copysign(most, x) if saturate else math.nan
-
-    return quantize
 
 
 def stochastic(x, word):  # type: ignore[no-untyped-def]
@@ -90,10 +62,6 @@ def double_rounds(x: float) -> Judgement:
     return Judgement(False, (("FP32", of_code(code, "fp32")), *lines), says)
 
 
-def _truncate_bits(code: int) -> int:
-    return code >> 16
-
-
 EXERCISES = (
     Exercise("rne", CHAPTER, 1,
              Implement(rne,
@@ -102,8 +70,10 @@ EXERCISES = (
              (Mutant(lambda x, n: x >> n, say("This is truncation: the dropped bits never round up."), "0011"),
               Mutant(lambda x, n: (x + (1 << n) // 2) >> n,
                      say("These are ties away from zero: one half always goes up."), "0001"),
-              Mutant(_ties_down, say("These are ties toward zero: one half never goes up."), "0011"),
-              Mutant(_ties_odd, say("Ties go to the odd quotient here."), "0001"),
+              Mutant(edited(rne, " or (dropped == half and quotient % 2 == 1)", ""),
+                     say("These are ties toward zero: one half never goes up."), "0011"),
+              Mutant(edited(rne, "quotient % 2 == 1", "quotient % 2 == 0"),
+                     say("Ties go to the odd quotient here."), "0001"),
               Mutant(lambda x, n: x + (1 << (n - 1)) - 1 + (x >> n & 1) >> n,
                      say("n = 0 drops nothing and needs no half: 1 << (n − 1) fails there."), "negative shift count")),
              "IEEE 754-2019, 4.3.1"),
@@ -112,7 +82,7 @@ EXERCISES = (
                        {"code": Codes("fp32",
                                       edges=(0x3F808000, 0x3F818000, 0x3F80C000, 0x7F7FFFFF, 0x7F800001, 0x7FFFFFFF))},
                        Codes("bf16")),
-             (Mutant(_truncate_bits, say("This cuts the lower half off: truncation, and a NaN can become infinity."),
+             (Mutant(lambda c: c >> 16, say("This cuts the lower half off: truncation, and a NaN can become infinity."),
                      "0000000001"),
               Mutant(lambda c: c >> 16 | 0x40 if c & 0x7FFFFFFF > 0x7F800000 else (c + 0x8000) >> 16,
                      say("Adding half a unit rounds ties away from zero."), "1000000000000000"),
@@ -124,13 +94,18 @@ EXERCISES = (
              Implement(quantize_e4m3,
                        {"x": Floats("fp32", near="e4m3", edges=(448.0, 464.0, 465.0, 480.0, 1e6, 240.0, 248.0))},
                        Floats("e4m3")),
-             (Mutant(_e4m3(saturate=True), say("This saturates: 448 where NaN was asked for."), "448"),
-              Mutant(_e4m3(most=480.0), say("480 is no number of E4M3: its code is the NaN."), "480"),
-              Mutant(_e4m3(emin=-200), say("The exponent ends at −6; below it the spacing stays 2^-9."), "not yet"),
-              Mutant(_e4m3(flush=True), say("This flushes subnormals, from 2^-9 on, to zero."), "0 0000 100"),
-              Mutant(_e4m3(nearest=lambda v: math.floor(v + 0.5)), say("Ties are rounded away from zero here."),
-                     "expected"),
-              Mutant(_e4m3(nearest=math.floor), say("This truncates toward zero."), "got")),
+             (Mutant(edited(quantize_e4m3, "return math.nan", "return math.copysign(448.0, x)", "else math.nan",
+                            "else math.copysign(448.0, x)"),
+                     say("This saturates: 448 where NaN was asked for."), "448"),
+              Mutant(edited(quantize_e4m3, "<= 448", "<= 480"),
+                     say("480 is no number of E4M3: its code is the NaN."), "480"),
+              Mutant(edited(quantize_e4m3, "-6)", "-200)"),
+                     say("The exponent ends at −6; below it the spacing stays 2^-9."), "not yet"),
+              Mutant(edited(quantize_e4m3, "return rounded", "rounded *= abs(rounded) >= 2.0**-6\n    return rounded"),
+                     say("This flushes subnormals, from 2^-9 on, to zero."), "0 0000 100"),
+              Mutant(edited(quantize_e4m3, "round(abs(x) / spacing)", "math.floor(abs(x) / spacing + 0.5)"),
+                     say("Ties are rounded away from zero here."), "expected"),
+              Mutant(edited(quantize_e4m3, "round(abs", "math.floor(abs"), say("This truncates toward zero."), "got")),
              "OCP 8-bit Floating Point Specification 1.0"),
     Exercise("stochastic", CHAPTER, 2,
              Implement(stochastic,

@@ -1,7 +1,6 @@
 """Chapter 14: block scales and four bits."""
 
 import math
-from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -11,53 +10,28 @@ from ...words import NOTHING, say
 from ..base import Exercise
 from ..kinds import Floats, Integers, Lists, Options, Several
 from ..shown import of_float
-from ..tasks import Chapter, Find, Implement, Judgement, Mutant
+from ..tasks import Chapter, Find, Implement, Judgement, Mutant, edited
 
 CHAPTER = Chapter(14, "scales", say("Block scales and four bits"))
 
 
 def mx_scale(xs):  # type: ignore[no-untyped-def]
     """The exponent of the largest, less that of 6 = 1.5 · 2^2, with E8M0's bias."""
-    import math
 
     largest = max(map(abs, xs))
     return max(math.frexp(largest)[1] - 1 - 2 + 127, 0) if largest else 0
 
 
-def _mx_scale(up: bool = False, of: Callable[[Any], float] = abs, emax: int = 2, least: int = 0) -> Any:
-    """The scale with one thing wrong."""
-
-    def scale(xs: Sequence[float]) -> int:
-        largest = abs(max(xs, key=of))
-        significand, exponent = math.frexp(largest)
-        return max(exponent - 1 + (up and significand > 0.5) - emax + 127, least) if largest else 0
-
-    return scale
-
-
 def nvfp4_scale(a, amax):  # type: ignore[no-untyped-def]
     """Three bits after the first one, below 2^-6 multiples of 2^-9."""
-    import math
 
     t = 448 * a / amax
     step = 2.0 ** (max(math.frexp(t)[1] - 1, -6) - 3)
     return round(t / step) * step
 
 
-def _nvfp4_scale(t: Callable[[float, float], float], bits: int = 3, cut: Any = round, least: float = 0.0) -> Any:
-    """The scale with one thing wrong."""
-
-    def scale(a: float, amax: float) -> float:
-        exact = t(a, amax)
-        step = 2.0 ** (max(math.frexp(exact)[1] - 1, -6) - bits)
-        return float(max(min(cut(exact / step) * step, 448.0), least))
-
-    return scale
-
-
 def four_or_six(xs):  # type: ignore[no-untyped-def]
     """The distance to the nearest element, times the scale, summed over the block."""
-    from fractions import Fraction
 
     def lost(top):  # type: ignore[no-untyped-def]
         scale = Fraction(max(map(abs, xs))) / top
@@ -65,18 +39,6 @@ def four_or_six(xs):  # type: ignore[no-untyped-def]
         return sum(min(abs(abs(Fraction(x)) - e) for e in elements) for x in xs)
 
     return 4 if lost(4) < lost(6) else 6
-
-
-def _lost(xs: Sequence[float], top: int, power: int = 1, of: Any = sum, scaled: bool = True) -> Any:
-    """What a block loses at a scale, counted in some way."""
-    scale = Fraction(max(map(abs, xs))) / top
-    elements = [Fraction(n, 2) for n in (0, 1, 2, 3, 4, 6, 8, 12)]
-    unit = scale if scaled else 1
-    return of((min(abs(abs(Fraction(x)) / scale - e) for e in elements) * unit) ** power for x in xs)
-
-
-def _choice(**how: Any) -> Any:
-    return lambda xs: 4 if _lost(xs, 4, **how) < _lost(xs, 6, **how) else 6
 
 
 def delayed_scales(amaxes, length):  # type: ignore[no-untyped-def]
@@ -89,20 +51,6 @@ def delayed_scales(amaxes, length):  # type: ignore[no-untyped-def]
         if seen > 0:
             scale = float(np.float32(448) / np.float32(seen))
         scales.append(scale)
-    return scales
-
-
-def _scales(seen: Callable[[Sequence[float], int, int], float], keep: bool = True) -> Any:
-    """The scales by another history."""
-
-    def scales(amaxes: Sequence[float], length: int) -> list[float]:
-        scale, found = 1.0, []
-        for step in range(len(amaxes)):
-            a = seen(amaxes, step, length)
-            scale = float(np.float32(448) / np.float32(a)) if a else scale if keep else 1.0
-            found.append(scale)
-        return found
-
     return scales
 
 
@@ -125,38 +73,45 @@ def parted(value: tuple[Any, ...]) -> Judgement:
 
 MAGNITUDES = Floats("bf16", finite=True, signed=False, low=2.0**-20, high=2.0**20)
 PAIR = Lists(Floats("fp32"), 2, 2)
+ROUNDED = "round(t / step) * step"
 TE = "Transformer Engine; arXiv 2509.25149"
 EXERCISES = (
     Exercise("mx_scale", CHAPTER, 1,
              Implement(mx_scale, {"xs": Lists(Floats("fp32", finite=True), 1, 4)}, Integers(0, 254),
                        cases=(((1.0, 7.0),), ((-8.0, 1.0),), ((2.0**-127,),))),
-             (Mutant(_mx_scale(up=True), say("This rounds up, which saturates nothing: OCP's rule rounds down."),
-                     "xs "),
-              Mutant(_mx_scale(of=float), say("The largest magnitude counts: the sign does not."), "xs "),
-              Mutant(_mx_scale(emax=0), say("The largest becomes 4 to 8, not 1 to 2: E2M1 reaches up to 6."), "got"),
-              Mutant(_mx_scale(least=-999), say("E8M0 has no code below 0."), "got -1")),
+             (Mutant(edited(mx_scale, "[1] - 1", "[1] - (math.frexp(largest)[0] == 0.5)"),
+                     say("This rounds up, which saturates nothing: OCP's rule rounds down."), "xs "),
+              Mutant(edited(mx_scale, "max(map(abs, xs))", "abs(max(xs))"),
+                     say("The largest magnitude counts: the sign does not."), "xs "),
+              Mutant(edited(mx_scale, "- 1 - 2", "- 1"),
+                     say("The largest becomes 4 to 8, not 1 to 2: E2M1 reaches up to 6."), "got"),
+              Mutant(edited(mx_scale, "127, 0)", "127, -999)"), say("E8M0 has no code below 0."), "got -1")),
              "OCP Microscaling Formats (MX) 1.0, 6.3"),
     Exercise("nvfp4_scale", CHAPTER, 2,
              Implement(nvfp4_scale, {"a": MAGNITUDES, "amax": MAGNITUDES}, Floats("e4m3"),
                        cases=((0.0, 1.0), (1.0, 1.0), (1.0, 3.0), (1.0, 512.0), (1.0, 2.0**18), (1.0, 2.0**17)),
                        valid=lambda a, amax: a <= amax != 0),
-             (Mutant(_nvfp4_scale(lambda a, amax: a / 6),
+             (Mutant(edited(nvfp4_scale, "448 * a / amax", "a / 6", ROUNDED, f"min({ROUNDED}, 448.0)"),
                      say("That is the scale without the tensor's: it takes 448 / amax of it."), "got"),
-              Mutant(_nvfp4_scale(lambda a, amax: 448 * a / amax, bits=0),
+              Mutant(edited(nvfp4_scale, "-6) - 3", "-6)", ROUNDED, f"min({ROUNDED}, 448.0)"),
                      say("That is a power of two, as E8M0 would have it: E4M3 has a fraction."), "got"),
-              Mutant(_nvfp4_scale(lambda a, amax: 448 * a / amax, cut=math.floor),
+              Mutant(edited(nvfp4_scale, "round(", "math.floor("),
                      say("The scale is rounded to nearest, not down."), "got"),
-              Mutant(_nvfp4_scale(lambda a, amax: 448 * a / amax, least=2.0**-6),
+              Mutant(edited(nvfp4_scale, ROUNDED, f"max({ROUNDED}, 2.0**-6)"),
                      say("At least 2^-6 is torchao's rule; here subnormals and 0 count."), "got")), TE),
     Exercise("four_or_six", CHAPTER, 3,
              Implement(four_or_six, {"xs": Lists(Floats("fp16", finite=True, low=0.25, high=8.0), 1, 4)},
                        Options((6, 4)), cases=(((4.0, 3.0),), ((0.25, 1.25, 3.0),), ((0.25, 0.5, 1.75),)),
                        valid=lambda xs: any(xs)),
              (Mutant(lambda xs: 6, say("The 6 is not always better: try both."), "expected 4"),
-              Mutant(lambda xs: 4 if _lost(xs, 4) <= _lost(xs, 6) else 6, say("At a tie it is the 6."), "got 4"),
-              Mutant(_choice(power=2), say("These are squared errors; absolute ones are asked for."), "xs "),
-              Mutant(_choice(of=max), say("This is the largest error; the sum is asked for."), "xs "),
-              Mutant(_choice(scaled=False), say("An error counts times the scale, which is larger for the 4."), "xs ")),
+              Mutant(edited(four_or_six, "lost(4) < lost(6)", "lost(4) <= lost(6)"),
+                     say("At a tie it is the 6."), "got 4"),
+              Mutant(edited(four_or_six, "in elements) for", "in elements) ** 2 for"),
+                     say("These are squared errors; absolute ones are asked for."), "xs "),
+              Mutant(edited(four_or_six, "return sum", "return max"),
+                     say("This is the largest error; the sum is asked for."), "xs "),
+              Mutant(edited(four_or_six, "sum(min", "sum(1 / scale * min"),
+                     say("An error counts times the scale, which is larger for the 4."), "xs ")),
              "Transformer Engine, NVFP4"),
     Exercise("both_uses", CHAPTER, 2,
              Find(Several((PAIR, PAIR), ("row 0", "row 1")), parted, ((1.0, 64.0), (1.0, 1.0)),
@@ -167,13 +122,13 @@ EXERCISES = (
              Implement(delayed_scales, {"amaxes": Lists(MAGNITUDES, 1, 5), "length": Integers(1, 3, origin=1)},
                        Lists(Floats("fp32"), 1, 5),
                        cases=(((1.0, 2.0, 1.0, 1.0), 2), ((1.0, 0.0, 0.0), 1), ((2.0, 1.0, 1.0), 1))),
-             (Mutant(_scales(lambda xs, i, n: max(xs[max(i - n + 1, 0) : i + 1])),
+             (Mutant(edited(delayed_scales, "step - length, 0) : step", "step - length + 1, 0) : step + 1"),
                      say("A step's own amax is for current scaling: delayed scaling does not wait for it."), "amaxes"),
-              Mutant(_scales(lambda xs, i, n: max(xs[:i], default=0.0)),
+              Mutant(edited(delayed_scales, "max(step - length, 0) : step", ": step"),
                      say("An amax is forgotten after length steps."), "amaxes"),
-              Mutant(_scales(lambda xs, i, n: xs[i - 1] if i else 0.0),
+              Mutant(edited(delayed_scales, "max(step - length, 0)", "step - 1"),
                      say("The largest of the history counts, not the last."), "amaxes"),
-              Mutant(_scales(lambda xs, i, n: max(xs[max(i - n, 0) : i], default=0.0), keep=False),
+              Mutant(edited(delayed_scales, "if seen", "scale = 1.0\n        if seen"),
                      say("Where a is 0, the scale stays as it was."), "amaxes")),
              "Transformer Engine, DelayedScaling"),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from ...words import NOTHING, say
 from ..base import Exercise
 from ..kinds import Floats, Integers, Lists
 from ..shown import Shown, number, of_float
-from ..tasks import Chapter, Find, Implement, Judgement, Mutant, Predict
+from ..tasks import Chapter, Find, Implement, Judgement, Mutant, Predict, edited
 
 CHAPTER = Chapter(4, "sums", say("Sums"))
 TERMS = Floats("fp16", finite=True, low=2.0**-10, high=1024.0)
@@ -50,21 +50,6 @@ def kahan_sum(xs):  # type: ignore[no-untyped-def]
     return float(total)
 
 
-def _kahan(sign: int, carried: bool = True):  # type: ignore[no-untyped-def]
-    """A compensated sum with one thing wrong."""
-
-    def add_up(xs):  # type: ignore[no-untyped-def]
-        total = lost = np.float16(0)
-        for x in xs:
-            term = np.float16(x) - lost
-            grown = total + term
-            lost = sign * ((grown - total) - term) if carried else np.float16(0)
-            total = grown
-        return float(total)
-
-    return add_up
-
-
 def pairwise_sum(xs):  # type: ignore[no-untyped-def]
     """Halves first, the first half the shorter one; a single number is itself."""
     import numpy as np
@@ -73,13 +58,6 @@ def pairwise_sum(xs):  # type: ignore[no-untyped-def]
         return xs[0]
     middle = len(xs) // 2
     return float(np.float16(pairwise_sum(xs[:middle])) + np.float16(pairwise_sum(xs[middle:])))
-
-
-def _long_half_first(xs: list[float]) -> float:
-    if len(xs) == 1:
-        return xs[0]
-    middle = (len(xs) + 1) // 2
-    return float(np.float16(_long_half_first(xs[:middle])) + np.float16(_long_half_first(xs[middle:])))
 
 
 EXERCISES = (
@@ -102,13 +80,15 @@ EXERCISES = (
                        cases=(((1024.0, 0.5, 0.5),), ((0.5, 0.5, 1024.0),), ((1024.0, 0.25, 0.25, 0.25, 0.25),))),
              (Mutant(sequential, say("This adds one after the other."), "xs "),
               Mutant(lambda xs: float(np.float16(math.fsum(xs))), say("This is the exact sum, rounded once."), "xs "),
-              Mutant(_long_half_first, say("For an odd count the first part is the shorter one."), "xs ")),
+              Mutant(edited(pairwise_sum, "len(xs) // 2", "(len(xs) + 1) // 2"),
+                     say("For an odd count the first part is the shorter one."), "xs ")),
              "N. J. Higham 1993, The accuracy of floating point summation"),
     Exercise("kahan_sum", CHAPTER, 3,
              Implement(kahan_sum, {"xs": Lists(TERMS, 0, 12)}, Floats("fp16"),
                        cases=(((1024.0, *(0.25,) * 8),), ((1024.0, 0.5, 0.5),))),
              (Mutant(sequential, say("Nothing is compensated: this is the plain sum."), "xs "),
-              Mutant(_kahan(-1), say("The sign of what was lost is turned: errors add up."), "xs "),
+              Mutant(edited(kahan_sum, "(grown - total) - term", "-((grown - total) - term)"),
+                     say("The sign of what was lost is turned: errors add up."), "xs "),
               Mutant(lambda xs: float(np.float16(math.fsum(xs))),
                      say("This is the exact sum, rounded once; Kahan's is not always that."), "xs ")),
              "W. Kahan 1965, Further remarks on reducing truncation errors"),

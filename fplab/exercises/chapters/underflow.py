@@ -3,7 +3,7 @@
 from ...words import say
 from ..base import Exercise
 from ..kinds import Floats, Integers, Lists, Options, Several
-from ..tasks import Chapter, Implement, Mutant, Predict
+from ..tasks import Chapter, Implement, Mutant, Predict, edited
 
 CHAPTER = Chapter(7, "underflow", say("Underflow and loss scaling"))
 SCALES = Floats("fp32", finite=True, low=1.0, high=2.0**127, signed=False, edges=(65536.0, 2.0**126, 2.0**127))
@@ -15,16 +15,6 @@ def choose_scale(counts):  # type: ignore[no-untyped-def]
     return 15 + 32 - (filled[-1] + 1) if filled else 0
 
 
-def _scale_by(pick, offset=46):  # type: ignore[no-untyped-def]
-    """A choice with one thing wrong."""
-
-    def choose(counts):  # type: ignore[no-untyped-def]
-        filled = [i for i, count in enumerate(counts) if count > 0]
-        return offset - pick(filled, counts) if filled else 0
-
-    return choose
-
-
 def grad_scaler(scale, good, found_inf, interval):  # type: ignore[no-untyped-def]
     """Back off by half at once; grow by two after so many good steps in a row, unless that is infinite."""
     if found_inf:
@@ -33,28 +23,6 @@ def grad_scaler(scale, good, found_inf, interval):  # type: ignore[no-untyped-de
     if good == interval:
         return scale * 2.0 if scale < 2.0**127 else scale, 0
     return scale, good
-
-
-def _late(scale: float, good: int, found: bool, interval: int) -> tuple[float, int]:
-    if found:
-        return scale * 0.5, 0
-    return (scale * 2.0 if scale < 2.0**127 else scale, 0) if good >= interval else (scale, good + 1)
-
-
-def _keeps_count(scale: float, good: int, found: bool, interval: int) -> tuple[float, int]:
-    return (scale * 0.5, good) if found else grad_scaler(scale, good, found, interval)
-
-
-def _no_reset(scale: float, good: int, found: bool, interval: int) -> tuple[float, int]:
-    new, count = grad_scaler(scale, good, found, interval)
-    return new, good + 1 if not found else count
-
-
-def _to_infinity(scale: float, good: int, found: bool, interval: int) -> tuple[float, int]:
-    if not found and good + 1 == interval:
-        return (float("inf") if scale >= 2.0**127 else scale * 2.0), 0
-    new, count = grad_scaler(scale, good, found, interval)
-    return new, count
 
 
 EXERCISES = (
@@ -70,11 +38,13 @@ EXERCISES = (
              "Micikevicius et al. 2018, arXiv 1710.03740, 3.2"),
     Exercise("choose_scale", CHAPTER, 2,
              Implement(choose_scale, {"counts": Lists(Integers(0, 50), 0, 48)}, Integers(-100, 100)),
-             (Mutant(_scale_by(lambda f, c: len(c) - 1), say("An empty binade at the end counts for nothing."),
-                     "counts"),
-              Mutant(_scale_by(lambda f, c: f[-1], 47), say("One too many: the binade reaches up to 2^(i−31)."), "47"),
-              Mutant(_scale_by(lambda f, c: f[0]), say("The largest gradients overflow, not the smallest."), "counts"),
-              Mutant(_scale_by(lambda f, c: c.index(max(c))),
+             (Mutant(edited(choose_scale, "filled[-1] + 1", "len(counts)"),
+                     say("An empty binade at the end counts for nothing."), "counts"),
+              Mutant(edited(choose_scale, "(filled[-1] + 1)", "filled[-1]"),
+                     say("One too many: the binade reaches up to 2^(i−31)."), "47"),
+              Mutant(edited(choose_scale, "filled[-1]", "filled[0]"),
+                     say("The largest gradients overflow, not the smallest."), "counts"),
+              Mutant(edited(choose_scale, "filled[-1]", "counts.index(max(counts))"),
                      say("The fullest binade does not decide: a single large gradient overflows."), "counts"))),
     Exercise("grad_scaler", CHAPTER, 2,
              Implement(grad_scaler,
@@ -84,9 +54,13 @@ EXERCISES = (
                         "interval": Integers(1, 6)},
                        Several((Floats("fp32"), Integers(0, 6)), ("scale", "good")),
                        valid=lambda scale, good, found, interval: scale > 0 and good < interval),
-             (Mutant(_late, say("It grows one step late: the step that completes the interval counts."), "good"),
-              Mutant(_keeps_count, say("A skipped step must set the count back to 0."), "True"),
-              Mutant(_no_reset, say("After growing, the count begins again at 0."), "good 1"),
-              Mutant(_to_infinity, say("2^127 doubled is infinite in FP32: it must stay."), "inf")),
+             (Mutant(edited(grad_scaler, "good == interval", "good > interval"),
+                     say("It grows one step late: the step that completes the interval counts."), "good"),
+              Mutant(edited(grad_scaler, "scale * 0.5, 0", "scale * 0.5, good"),
+                     say("A skipped step must set the count back to 0."), "True"),
+              Mutant(edited(grad_scaler, "else scale, 0", "else scale, good"),
+                     say("After growing, the count begins again at 0."), "good 1"),
+              Mutant(edited(grad_scaler, "else scale, 0", "else float('inf'), 0"),
+                     say("2^127 doubled is infinite in FP32: it must stay."), "inf")),
              "PyTorch, torch.amp.GradScaler"),
 )  # fmt: skip
