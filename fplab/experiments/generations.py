@@ -34,7 +34,6 @@ from ..hardware.core_cases import direct_case
 from ..hardware.products import ONE_CHAIN, REDUCED, Plan, Product
 from ..hardware.software import codes
 from ..reveal import SumTree, masks, reveal_order
-from ..tensorcore import oracle
 from ..tensorcore.models import Model
 from ..tensorcore.models import get as model_of
 from ..words import CLAUSE, COMMA, joined, mark, say
@@ -179,6 +178,8 @@ def reported(gpu: str, inputs: str) -> Model:
 
 def published(gpu: str, inputs: str, a: Any, b: Any, c: float) -> int:
     """The FP32 bits of c and a chain as papers describe a GPU, on fractions."""
+    from ..tensorcore import oracle
+
     return exact.round_to(oracle.dot(a.tolist(), b.tolist(), c, reported(gpu, inputs)), "fp32")[0]
 
 

@@ -10,92 +10,62 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import draw, numeric
+from .. import numeric
 from ..hardware.cases import Arrays, Case
 from ..words import CLAUSE, joined, say
-from .base import Claims, Columns, Experiment, Tick, in_columns, one_threaded, sheet
+from .base import Columns, one_threaded
+from .frame import Experiment, Params, Result
 from .generations import product_case
 from .outcomes import Outcome, Status, failed, passed, same_bits
-from .statistics import superior
+from .panels import bars, dots, line
+from .quantities import Quantity, above, of, superior, table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ..draw.style import Look
     from ..training.tasks import Batch, Task
 
 GPUS = ("V100", "A100", "H100")
 NUDGED = {"one weight": 1, "all weights": 2**30}  # runs on H100: how many weights of a layer are one ulp of FP32 larger
 PLAIN = "FP32"  # torch's own products of the unrounded operands
 RUNS = (*GPUS, *NUDGED, PLAIN)
-V100, A100, REFERENCE, ONE, ALL, _ = range(len(RUNS))
-OTHERS = [V100, A100]
+REFERENCE, OTHERS = "H100", ["V100", "A100"]
 LOSS_SCALE = 2.0**10
 PARAMETERS = ("0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias")
 # What a step computes, in its order; gradients come from the last layer to the first.
 TENSORS = ("layer 1", "layer 2", "layer 3", "loss", *(f"gradient of {name}" for name in reversed(PARAMETERS)))
 FORWARD, BACKWARD = 3, 5  # products of a step; the images need no gradient
+FEW, MANY = 0.05, 0.25  # what a claim's words mean, as shares
+
+# ``steps``: of training, 11 an epoch. ``seeds``: runs of each machine. ``lr``, ``momentum``: of the updates. ``width``:
+# of both hidden layers.
+E = Experiment(
+    "One training run on three GPUs",
+    "Where do the curves of one training run part on different GPUs, and what does it change?",
+    budget=6.0, one_thread=True,
+    full={"steps": 220, "seeds": 5, "lr": 0.05, "momentum": 0.9, "width": 256},
+    quick={"steps": 27, "seeds": 3, "lr": 0.1, "width": 128},
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Params:
-    """``steps``: of training, 11 an epoch. ``seeds``: runs of each machine. ``lr``, ``momentum``: of the updates.
+def task_of(p: Params) -> Task:
+    """The digits, by a perceptron."""
+    from ..training.tasks import perceptron
 
-    ``width``: of both hidden layers.
-    """
-
-    steps: int = 220
-    seeds: int = 5
-    lr: float = 0.05
-    momentum: float = 0.9
-    width: int = 256
-
-    @property
-    def kept(self) -> tuple[int, int, int]:
-        """The steps of the first seed of which everything is kept: the first, a middle one and the last."""
-        return 0, self.steps // 2, self.steps - 1
-
-    @property
-    def task(self) -> Task:
-        from ..training.tasks import perceptron
-
-        return perceptron(width=self.width)
+    return perceptron(width=p.width)
 
 
-@dataclass(frozen=True)
-class Result:
-    """``losses`` (seed, run, step) float32; ``differ`` (seed, run, step), the share of weights whose bits differ from
-    the H100's after the step, and ``distance``, their difference's norm over the norm of the H100's weights;
-    ``answers`` (seed, run, digit) uint8, to be compared with ``labels``; ``first`` (seed, run, tensor), shares of the
-    first step; ``own`` (seed, run, step), whether all products of the step ran in the run's own unit. Of the kept steps
-    of the first seed, float32: ``before`` (run, step, 2, weight), weights and velocities, ``after`` (run, step, weight)
-    and ``tensors`` (run, step, element). Softmax and its logarithm are torch's, whose bits depend on the CPU.
-    """
-
-    params: Params
-    losses: np.ndarray
-    differ: np.ndarray
-    distance: np.ndarray
-    first: np.ndarray
-    own: np.ndarray
-    answers: np.ndarray
-    labels: np.ndarray
-    before: np.ndarray
-    after: np.ndarray
-    tensors: np.ndarray
-
-    @property
-    def right(self) -> np.ndarray:
-        """How many of the test digits each run reads, int64 (seed, run)."""
-        return np.asarray((self.answers == self.labels).sum(axis=-1))
+def kept_steps(p: Params) -> tuple[int, int, int]:
+    """The steps of the first seed of which everything is kept: the first, a middle one and the last."""
+    return 0, p.steps // 2, p.steps - 1
 
 
+# --- one run ----------------------------------------------------------------------------------------------------
 def gpu_of(run: str) -> str | None:
     """The GPU whose products a run has, None for torch's own."""
     return "H100" if run in NUDGED else None if run == PLAIN else run
@@ -104,15 +74,15 @@ def gpu_of(run: str) -> str | None:
 class Machine:
     """One run: a model, its optimizer, and the arithmetic of its products."""
 
-    def __init__(self, name: str, seed: int, params: Params) -> None:
+    def __init__(self, name: str, seed: int, p: Params) -> None:
         from ..nn import emulate
         from ..training import Momentum
 
-        self.name, self.task = name, params.task
+        self.name, self.task = name, task_of(p)
         self.model = self.task.model(seed)
         if name in NUDGED:
             _nudge(self.model, NUDGED[name])
-        self.optimizer = Momentum(self.model, params.lr, params.momentum)
+        self.optimizer = Momentum(self.model, p.lr, p.momentum)
         gpu = gpu_of(name)
         self.emulation = None if gpu is None else emulate(gpu, "fp16")
 
@@ -178,56 +148,79 @@ def norm(x: np.ndarray) -> float:
     return float(np.sqrt(np.square(x, dtype=np.float64).sum()))
 
 
-@one_threaded
-def run(params: Params, tick: Tick) -> Result:
+@E.cache
+def trained(p: Params, seed: int) -> dict[str, Any]:
+    """All runs of a seed, step by step side by side.
+
+    ``curves`` (run, step): the losses; the share of weights whose bits differ from the H100's after the step; their
+    difference's norm over the norm of the H100's weights; whether all products of the step ran in the run's own unit.
+    ``first`` (run, tensor): the shares of elements that differ in the first step. ``answers`` (run, digit). By kept
+    step of the first seed ``before``, ``after`` and ``tensors``, by run: weights and velocities, weights, TENSORS.
+    """
     from ..tensorcore import get
 
-    shape = (params.seeds, len(RUNS), params.steps)
-    losses, differ, distance = np.zeros(shape, np.float32), np.zeros(shape), np.zeros(shape)
-    first, own = np.zeros((*shape[:2], len(TENSORS))), np.zeros(shape, np.bool_)
-    answers, before, after, tensors = [], [], [], []
-    for seed in range(params.seeds):
-        machines = [Machine(name, seed, params) for name in RUNS]
-        for step, batch in enumerate(params.task.batches(seed, params.steps)):
-            tick((seed + step / params.steps) / params.seeds, f"seed {seed}, step {step}")
-            kept = seed == 0 and step in params.kept
-            if kept:
-                before.append([np.stack([machine.weights(), machine.velocities()]) for machine in machines])
-            found = [machine.step(batch) for machine in machines]
-            losses[seed, :, step] = [one[TENSORS.index("loss")] for one in found]
-            weights = [machine.weights() for machine in machines]
-            reference, size = weights[REFERENCE], norm(weights[REFERENCE])
-            differ[seed, :, step] = [differing(x, reference) for x in weights]
-            distance[seed, :, step] = [norm(x - reference) / size for x in weights]
-            if step == 0:
-                first[seed] = [[differing(x, y) for x, y in zip(one, found[REFERENCE], strict=True)] for one in found]
-            if kept:
-                after.append(weights)
-                tensors.append([np.concatenate([t.ravel() for t in one]) for one in found])
-        for i, machine in enumerate(machines):
-            if (gpu := gpu_of(machine.name)) is None:
-                own[seed, i] = machine.emulation is None
-                continue
-            unit = get(gpu, "fp16").name
-            wanted = (("forward", unit, FORWARD), ("backward", unit, BACKWARD))
-            own[seed, i, : len(machine.units())] = [used == wanted for used in machine.units()][: params.steps]
-        answers.append([machine.answers() for machine in machines])
-    labels = np.concatenate([batch.targets.numpy() for batch in params.task.held_out()]).astype(np.uint8)
-    return Result(
-        params, losses, differ, distance, first, own, np.array(answers), labels,
-        *(np.array(kept).swapaxes(0, 1) for kept in (before, after, tensors)),
-    )  # fmt: skip
+    machines = {name: Machine(name, seed, p) for name in RUNS}
+    curves: list[list[Any]] = []
+    kept: dict[str, Any] = {"before": {}, "after": {}, "tensors": {}}
+    for step, batch in enumerate(task_of(p).batches(seed, p.steps)):
+        keeping = seed == 0 and step in kept_steps(p)
+        if keeping:
+            kept["before"][step] = {
+                name: (machine.weights(), machine.velocities()) for name, machine in machines.items()
+            }
+        tensors = {name: machine.step(batch) for name, machine in machines.items()}
+        weights = {name: machine.weights() for name, machine in machines.items()}
+        h100, size = weights[REFERENCE], norm(weights[REFERENCE])
+        curves.append([(float(tensors[name][TENSORS.index("loss")]), differing(w, h100), norm(w - h100) / size)
+                       for name, w in weights.items()])  # fmt: skip
+        if step == 0:
+            first = [
+                [differing(x, y) for x, y in zip(own, tensors[REFERENCE], strict=True)] for own in tensors.values()
+            ]
+        if keeping:
+            kept["after"][step], kept["tensors"][step] = weights, tensors
+    own = np.zeros((len(RUNS), p.steps), np.bool_)
+    for row, (name, machine) in zip(own, machines.items(), strict=True):
+        if (gpu := gpu_of(name)) is None:
+            row[:] = machine.emulation is None
+            continue
+        unit = get(gpu, "fp16").name
+        wanted = ("forward", unit, FORWARD), ("backward", unit, BACKWARD)
+        row[: len(machine.units())] = [used == wanted for used in machine.units()][: p.steps]
+    answers = np.stack([machine.answers() for machine in machines.values()])
+    return {"curves": (*np.array(curves).transpose(2, 1, 0), own), "first": first, "answers": answers, **kept}
 
 
-def rows(result: Result) -> Columns:
+# --- what is measured -------------------------------------------------------------------------------------------
+@E.measure("losses", "differ", "distance", "own", axes={"seed": "seeds"}, dims={"run": RUNS, "step": "steps"})
+def curves(p: Params, seed: int) -> Any:
+    """Loss, weights with other bits than the H100's, their distance from them, products in the run's own unit."""
+    return trained(p, seed)["curves"]
+
+
+@E.measure(axes={"seed": "seeds"}, dims={"run": RUNS, "tensor": TENSORS})
+def first(p: Params, seed: int) -> Any:
+    """Elements with other bits than on H100 in the first step, by tensor in the order of computation."""
+    return trained(p, seed)["first"]
+
+
+@E.measure(axes={"seed": "seeds"}, dims={"run": RUNS, "digit": None})
+def answers(p: Params, seed: int) -> Any:
+    """What each run reads on the test digits."""
+    return trained(p, seed)["answers"]
+
+
+@E.measure(dims=("digit",))
+def labels(p: Params) -> Any:
+    """What they are."""
+    return np.concatenate([batch.targets.numpy() for batch in task_of(p).held_out()]).astype(np.uint8)
+
+
+@E.table
+def rows(r: Result) -> Columns:
     """A row for each seed and run: the last loss, the distance from the H100's run, the right answers."""
-    found = []
-    for seed, i in np.ndindex(result.right.shape):
-        loss, differ, distance = (float(a[seed, i, -1]) for a in (result.losses, result.differ, result.distance))
-        texts = f"{loss:.6f}", f"{differ:.4f}", f"{distance:.3e}"
-        found.append((seed, RUNS[i], *texts, int(result.right[seed, i])))
-    names = ("seed", "run", "last loss", "weights that differ from H100", "distance from H100", "right")
-    return in_columns(names, found)
+    last = {name: getattr(r, name)[..., -1].drop_vars("step") for name in ("losses", "differ", "distance")}
+    return table(**last, right=right(r))
 
 
 # --- a step by hand, without autograd and without the emulation -------------------------------------------------
@@ -244,7 +237,7 @@ def product(gpu: str | None, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def step_by_hand(
-    gpu: str | None, weights: list[np.ndarray], velocities: list[np.ndarray], batch: Any, params: Params
+    gpu: str | None, weights: list[np.ndarray], velocities: list[np.ndarray], batch: Any, p: Params
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """TENSORS of a step and the weights after it; the loss is torch's."""
     import torch
@@ -270,8 +263,8 @@ def step_by_hand(
     gradients = [g * np.float32(1 / LOSS_SCALE) for g in gradients]
     after = []
     for w, v, g in zip(weights, velocities, reversed(gradients), strict=True):
-        velocity = v * np.float32(params.momentum) + g
-        after.append(w + velocity * np.float32(-params.lr))
+        velocity = v * np.float32(p.momentum) + g
+        after.append(w + velocity * np.float32(-p.lr))
     return [*outputs, loss.detach().numpy(), *gradients], after
 
 
@@ -281,131 +274,141 @@ def parts(flat: np.ndarray, shapes: list[tuple[int, ...]]) -> list[np.ndarray]:
     return [part.reshape(shape) for part, shape in zip(np.split(flat, ends), shapes, strict=True)]
 
 
-def answers_by_hand(weights: list[np.ndarray], params: Params) -> np.ndarray:
+def answers_by_hand(weights: list[np.ndarray], p: Params) -> np.ndarray:
     """What weights read on the test digits, in float64."""
-    x = np.concatenate([batch.inputs.numpy() for batch in params.task.held_out()]).astype(np.float64)
+    x = np.concatenate([batch.inputs.numpy() for batch in task_of(p).held_out()]).astype(np.float64)
     for i in range(0, len(weights), 2):
         x = (np.maximum(x, 0) if i else x) @ weights[i].T.astype(np.float64) + weights[i + 1]
     return np.asarray(x.argmax(axis=1))
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
-CLAIMS = Claims()
-FEW, MANY = 0.05, 0.25  # what the claim's words mean, as shares
-
-
-@CLAIMS.proved(
+@E.proved(
     "In the first, a middle and the last step every product, the unscaling and the update follow each GPU's rules"
 )
 @one_threaded
-def steps(result: Result) -> Outcome:
+def steps(r: Result) -> Outcome:
     """Every tensor of the kept steps and every weight after them; and of what is drawn, the numbers of these steps."""
-
-    params = result.params
-    shapes = [tuple(p.shape) for p in params.task.model(0).parameters()]
-    batches, values, first = list(params.task.batches(0, params.steps)), 0, []
-    for r, name in enumerate(RUNS):
-        for k, step in enumerate(params.kept):
-            weights, velocities = (parts(row, shapes) for row in result.before[r, k])
-            tensors, after = step_by_hand(gpu_of(name), weights, velocities, batches[step], params)
-            for want, got in ((tensors, result.tensors), (after, result.after)):
-                flat = np.concatenate([w.ravel() for w in want])
-                outcome = same_bits(got[r, k].view(np.uint32), flat.view(np.uint32), "fp32")
-                if outcome.status is not Status.PASS:
-                    return failed(say("{run}, step {step}: {how}", run=name, step=step, how=outcome.detail))
-                values += flat.size
-            if step == 0:
-                first.append(tensors)
-            h100, own = result.after[REFERENCE, k], result.after[r, k]
-            drawn = (float(tensors[TENSORS.index("loss")]), differing(own, h100), norm(own - h100) / norm(h100))
-            told = tuple(float(a[0, r, step]) for a in (result.losses, result.differ, result.distance))
+    shapes = [tuple(x.shape) for x in task_of(r.p).model(0).parameters()]
+    batches, kept, n = list(task_of(r.p).batches(0, r.p.steps)), trained(r.p, 0), 0
+    by_hand: dict[str, list[np.ndarray]] = {}
+    for name in RUNS:
+        at = {"seed": 0, "run": name}
+        for step in kept_steps(r.p):
+            weights, velocities = (parts(row, shapes) for row in kept["before"][step][name])
+            tensors, after = step_by_hand(gpu_of(name), weights, velocities, batches[step], r.p)
+            ran = [*kept["tensors"][step][name], kept["after"][step][name]]
+            got, want = (
+                np.concatenate([x.ravel() for x in both]).view(np.uint32) for both in (ran, [*tensors, *after])
+            )
+            outcome = same_bits(got, want, "fp32")
+            if outcome.status is not Status.PASS:
+                return failed(say("{run}, step {step}: {how}", run=name, step=step, how=outcome.detail))
+            n += got.size
+            by_hand.setdefault(name, tensors)
+            h100, own = kept["after"][step][REFERENCE], kept["after"][step][name]
+            drawn = float(tensors[TENSORS.index("loss")]), differing(own, h100), norm(own - h100) / norm(h100)
+            told = tuple(float(x.sel({**at, "step": step})) for x in (r.losses, r.differ, r.distance))
             if told != drawn:
                 said = say("{run}, step {step}: loss, share and distance {told} are not the weights' {drawn}")
                 return failed(said.fill(run=name, step=step, told=told, drawn=drawn))
-        if not np.array_equal(result.answers[0, r], answers_by_hand(parts(result.after[r, -1], shapes), params)):
+        if not np.array_equal(r.answers.sel(at), answers_by_hand(parts(own, shapes), r.p)):
             return failed(say("{run}: the answers are not those of the last weights", run=name))
-    shares = [[differing(x, y) for x, y in zip(one, first[REFERENCE], strict=True)] for one in first]
-    if not np.array_equal(result.first[0], shares):
+    shares = [[differing(x, y) for x, y in zip(own, by_hand[REFERENCE], strict=True)] for own in by_hand.values()]
+    if not np.array_equal(r.first[0], shares):
         return failed(say("the shares of the first step are not those of its tensors"))
-    said = say("{n:,} numbers of steps {steps} of {runs} runs, every bit", n=values, runs=len(RUNS))
-    return passed(said.fill(steps=", ".join(map(str, params.kept))))
+    said = say("{n:,} numbers of steps {steps} of {runs} runs, every bit", n=n, runs=len(RUNS))
+    return passed(said.fill(steps=", ".join(map(str, kept_steps(r.p)))))
 
 
-@CLAIMS.proved("No product of any step, forward or backward, leaves the unit of its GPU")
-def units(result: Result) -> Outcome:
-    if not result.own.all():
-        seed, run, step = np.argwhere(~result.own)[0]
+@E.proved("No product of any step, forward or backward, leaves the unit of its GPU")
+def units(r: Result) -> Outcome:
+    if not r.own.all():
+        seed, run, step = np.argwhere(~r.own.values)[0]
         said = say("{run}, seed {seed}, step {step} and {n} more: another unit", run=RUNS[run], seed=seed, step=step)
-        return failed(said.fill(n=int((~result.own).sum()) - 1))
-    return passed(say("{n:,} steps of {runs} runs", n=result.own.size, runs=len(RUNS)))
+        return failed(said.fill(n=int((~r.own).sum()) - 1))
+    return passed(say("{n:,} steps of {runs} runs", n=r.own.size, runs=len(RUNS)))
 
 
-@CLAIMS.measured("The first product parts V100, A100 and H100 in few elements, the second layer in many")
-def parting(result: Result) -> Outcome:
-    first = result.first[:, OTHERS]
-    v100, a100 = first[:, :, :2].mean(axis=0)
-    said = say("V100: {v1:.2%} of layer 1, {v2:.0%} of layer 2; A100: {a1:.2%} of layer 1, {a2:.0%} of layer 2")
-    said = said.fill(v1=v100[0], v2=v100[1], a1=a100[0], a2=a100[1])
-    if not ((first[:, :, 0] > 0) & (first[:, :, 0] < FEW)).all():
+@E.measured("The first product parts V100, A100 and H100 in few elements, the second layer in many")
+def parting(r: Result) -> Outcome:
+    layer1, layer2 = (of("first", run=OTHERS, tensor=f"layer {i}") for i in (1, 2))
+    share = layer1.values(r)
+    if not ((share > 0) & (share < FEW)).all():
         few = say("the share of layer 1 is not between 0 and {few:.0%} in every seed", few=FEW)
-        return failed(joined((said, few), CLAUSE))
-    return superior(first[:, :, 1].min(axis=1), MANY, 0.0, said)
+        return failed(joined((layer1.said(r), few), CLAUSE))
+    return above(layer2.min("run"), MANY)(r)
 
 
-@CLAIMS.measured("From then on the runs part: their distance grows more than 100-fold")
-def growth(result: Result) -> Outcome:
-    """The distance of V100 and A100 from H100, after the first step and at the end; of each seed the smaller growth."""
-    times = result.distance[:, OTHERS, -1] / result.distance[:, OTHERS, 0]
-    share = result.differ[:, OTHERS, -1]
-    said = say("by {low:,.0f} to {high:,.0f} times; {least:.0%} to {most:.0%} at last", low=times.min())
-    decades = np.log10(times.min(axis=1))
-    said = said.fill(high=times.max(), least=share.min(), most=share.max())
-    return superior(decades, 0.0, 2.0, said)  # the claim's hundredfold is two decades
+def times_of_growth(result: Result) -> Any:
+    """How many times the distance of V100 and A100 from H100 grows, of each seed the smaller."""
+    distance = result.distance.sel(run=OTHERS)
+    return (distance[..., -1] / distance[..., 0]).min("run")
 
 
-@CLAIMS.measured(
-    "They end less than 10 times as far apart, on average, as runs on one GPU whose weights begin one ulp apart"
-)
-def noise(result: Result) -> Outcome:
-    """The distance between GPUs beside that of two runs on one GPU which begin one ulp apart, in decades.
-
-    The margin is the claim's factor of ten; of both GPUs of a seed the one that is farther off counts.
-    """
-    last = result.distance[:, :, -1]
-    ratio = last[:, OTHERS] / last[:, [ALL]]
-    said = say("{low:.2g} to {high:.2g} times that distance", low=ratio.min(), high=ratio.max())
-    return superior(0.0, np.log10(ratio.max(axis=1)), -1.0, said)
+def ratio_to_noise(result: Result) -> Any:
+    """The distance between GPUs over that of two runs on one GPU which begin an ulp apart, of each seed the larger."""
+    last = result.distance[..., -1]
+    return (last.sel(run=OTHERS) / last.sel(run="all weights", drop=True)).max("run")
 
 
-@CLAIMS.library("One ulp of the first weight alone is lost where operands are rounded to FP16")
-def swallowed(result: Result) -> Outcome:
+def right_share(result: Result) -> Any:
+    """The share of right answers, of each seed the machine that reads least."""
+    return (result.answers == result.labels).mean("digit").min("run")
+
+
+def right(result: Result) -> Any:
+    """How many answers are right."""
+    return (result.answers == result.labels).sum("digit")
+
+
+def changed_by_gpu(result: Result) -> Any:
+    """Answers that another GPU changes, of both the larger number."""
+    answers = result.answers
+    return (answers.sel(run=OTHERS) != answers.sel(run=REFERENCE, drop=True)).sum("digit").max("run")
+
+
+def changed_by_seed(result: Result) -> Any:
+    """Answers that the next seed changes."""
+    answers = result.answers.sel(run=REFERENCE)
+    return (answers != answers.roll(seed=1)).sum("digit")
+
+
+def decades(name: str, function: Any) -> Quantity:
+    """The decimal logarithm of what a function makes of a result."""
+    return Quantity(f"decades of {name}", lambda r: np.log10(function(r)), lambda r: np.log10(function(r)))
+
+
+E.claim(
+    superior("growth", "From then on the runs part: their distance grows more than 100-fold",
+             decades("growth", times_of_growth), by=2.0),  # the claim's hundredfold is two decades
+    superior("noise", "They end less than 10 times as far apart, on average, as runs on one GPU whose weights begin "
+             "one ulp apart", 0.0, decades("the distance over that of one GPU's runs", ratio_to_noise), by=-1.0),
+)  # fmt: skip
+
+
+@E.library("One ulp of the first weight alone is lost where operands are rounded to FP16")
+def swallowed(r: Result) -> Outcome:
     """The first weight an ulp larger in FP32 is the same FP16 operand, by numpy's cast, so no output notices."""
-    params = result.params
-    for seed, first in enumerate(result.first[:, ONE]):
-        nudged, plain = (Machine(name, seed, params).weights()[0] for name in ("one weight", "H100"))
-        if nudged == plain or nudged.astype(np.float16) != plain.astype(np.float16) or first.any():
-            said = say("seed {seed}: {nudged} for {plain}, {share:.2%} differ", seed=seed, share=first.max())
+    for seed, shares in enumerate(r.first.sel(run="one weight").values):
+        nudged, plain = (Machine(name, seed, r.p).weights()[0] for name in ("one weight", "H100"))
+        if nudged == plain or nudged.astype(np.float16) != plain.astype(np.float16) or shares.any():
+            said = say("seed {seed}: {nudged} for {plain}, {share:.2%} differ", seed=seed, share=shares.max())
             return failed(said.fill(nudged=nudged, plain=plain))
-    return passed(say("{n} seeds, all {tensors} tensors of the first step", n=params.seeds, tensors=len(TENSORS)))
+    return passed(say("{n} seeds, all {tensors} tensors of the first step", n=r.p.seeds, tensors=len(TENSORS)))
 
 
-@CLAIMS.measured("Another seed changes more answers than another GPU")
-def changed_answers(result: Result) -> Outcome:
-    """Changed answers: on another GPU with the same seed, the larger number of both, and with the next seed."""
-    answers, reference = result.answers, result.answers[:, REFERENCE]
-    by_gpu = (answers[:, OTHERS] != reference[:, None]).sum(axis=2).max(axis=1)
-    by_seed = (reference != np.roll(reference, 1, axis=0)).sum(axis=1)
-    said = say("of {n} digits {gpu} at most by another GPU, {seed} at least by another seed", n=len(result.labels))
-    return superior(by_seed, by_gpu, 0.0, said.fill(gpu=by_gpu.max(), seed=by_seed.min()))
-
-
-@CLAIMS.measured("The networks learn on every machine")
-def learning(result: Result) -> Outcome:
-    """Every run reads well above chance, by 40% of all digits: of each seed the machine that reads least."""
-    share = result.right.min(axis=1) / len(result.labels)
-    fell = float((result.losses[..., -1] / result.losses[..., 0]).max())
-    said = say("at least {share:.1%} right, losses at most {fell:.2f} of the first", share=share.min(), fell=fell)
-    return superior(share, 0.1, 0.4, said)
+E.claim(
+    superior("changed_answers", "Another seed changes more answers than another GPU",
+             Quantity("changed by another seed", changed_by_seed, changed_by_seed),
+             Quantity("by another GPU", changed_by_gpu, changed_by_gpu)),
+    superior("learning", "The networks learn on every machine",
+             Quantity("share of right answers", right_share, right_share), 0.1, 0.4),
+)  # fmt: skip
+E.answer("another GPU changes {gpu:.0f} of the answers at most, another seed {seed:.0f}; {share:.0%} of the weights "
+         "end with other bits", gpu=lambda r: int(changed_by_gpu(r).max()),
+         seed=lambda r: float(changed_by_seed(r).mean()),
+         share=of("differ", run=OTHERS, step=-1))  # fmt: skip
 
 
 # --- what a GPU must compute: the products of one training step, of operands that a short FP32 training reached -----
@@ -426,7 +429,7 @@ def halves(values: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=2)
 @one_threaded
-def operands(params: Params) -> dict[str, Arrays]:
+def operands(p: Params) -> dict[str, Arrays]:
     """A and B of products A B^T, FP16 codes: both layers forward, and the second one's gradients."""
     import torch
     from torch.nn.functional import cross_entropy
@@ -435,7 +438,7 @@ def operands(params: Params) -> dict[str, Arrays]:
     from ..training.tasks import DIGITS_MLP
 
     model = DIGITS_MLP.model(0)
-    optimizer = Momentum(model, params.lr, params.momentum)
+    optimizer = Momentum(model, p.lr, p.momentum)
     for batch in DIGITS_MLP.batches(0, TRAINED + 1):
         x, seen = batch.inputs, []
         for layer in model.children():
@@ -455,129 +458,35 @@ def operands(params: Params) -> dict[str, Arrays]:
     return {name: {"a": halves(a), "b": halves(b)} for name, (a, b) in zip(NAMES, pairs, strict=True)}
 
 
-def cases(params: Params) -> Iterator[Case]:
+@E.hardware
+def cases(p: Params) -> Iterator[Case]:
     for name in NAMES:
         for out in ("fp16", "fp32"):
-            yield product_case(name, out, partial(given, params, name), is_long=not name.endswith(" 64"))
+            yield product_case(name, out, partial(given, p, name), is_long=not name.endswith(" 64"))
 
 
-def given(params: Params, name: str) -> Arrays:
+def given(p: Params, name: str) -> Arrays:
     """The operands of one product."""
-    return dict(operands(params)[name])
+    return dict(operands(p)[name])
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
-LOOKS = {"V100": 1, "A100": 2, "H100": 0, "one weight": 6, "all weights": 4, "FP32": 5}
 LABELS = {"one weight": "H100, 1 weight + ulp", "all weights": "H100, all + ulp", "FP32": "plain FP32"}
-PARTING = ("V100", "A100", "all weights", "FP32")
-
-
-def style(name: str) -> Look:
-    return draw.look(LOOKS[name])
-
-
-def drift(result: Result) -> draw.Figure:
-    figure, panels = draw.panels(8, 7.5, 2, 2)
-    draw_losses(panels[0, 0], result)
-    apart = np.abs(result.losses.astype(np.float64) - result.losses[:, [REFERENCE]])
-    draw_curves(panels[0, 1], apart, "difference from the loss on H100")
-    panels[0, 1].set_title("They part from the first step on")
-    draw_curves(panels[1, 0], result.distance, r"$\|w - w_{H100}\| \; / \; \|w_{H100}\|$", ("one weight", *PARTING))
-    panels[1, 0].set_title("The weights drift")
-    draw_shares(panels[1, 1], result)
-    figure.supxlabel("GPUs emulated; + ulp: on H100, weights that begin one ulp of FP32 larger", fontsize=9)
-    return figure
-
-
-def draw_losses(ax: draw.Axes, result: Result) -> None:
-    steps = np.arange(result.losses.shape[-1])
-    for name in ("V100", "A100", "H100", "FP32"):
-        for seed, curve in enumerate(result.losses[:, RUNS.index(name)]):
-            ax.plot(steps, curve, **style(name).line, linewidth=1.2, alpha=0.9, label=name if seed == 0 else None)
-    ax.set(xlabel="step", ylabel="loss", ylim=0, xlim=(0, steps[-1]))
-    ax.legend(loc="lower left")
-    ax.set_title(f"{len(result.losses)} seeds: one curve each")
-
-
-def draw_curves(ax: draw.Axes, found: np.ndarray, label: str, names: tuple[str, ...] = PARTING) -> None:
-    """Each seed thin and the median of the seeds thick, logarithmic; zeros are left out."""
-    steps = np.arange(1, found.shape[-1] + 1)
-    ends = []
-    for name in names:
-        every = found[:, RUNS.index(name)]
-        middle = np.median(every, axis=0)
-        middle = np.where(middle > 0, middle, np.nan)
-        for curve in every:
-            ax.plot(steps, np.where(curve > 0, curve, np.nan), color=style(name).color, linewidth=0.6, alpha=0.4)
-        ax.plot(steps, middle, **style(name).line)
-        ends.append((float(middle[np.isfinite(middle)][-1]), LABELS.get(name, name), style(name).color))
-    ax.set(yscale="log", xlim=(1, steps[-1]), xlabel="step", ylabel=label)
-    draw.label_ends(ax, ends)
-
-
-def draw_shares(ax: draw.Axes, result: Result) -> None:
-    from matplotlib.ticker import PercentFormatter
-
-    steps, ends = np.arange(1, result.differ.shape[-1] + 1), []
-    for name in ("V100", "A100", "FP32"):
-        middle = np.median(result.differ[:, RUNS.index(name)], axis=0)
-        ax.plot(steps, middle, **style(name).line, clip_on=False)
-        ends.append((float(middle[-1]), LABELS.get(name, name), style(name).color))
-    ax.set(ylim=(0, 1), xlim=(1, steps[-1]))
-    ax.yaxis.set_major_formatter(PercentFormatter(1, 0))
-    ax.set(xlabel="step", ylabel="weights with other bits")
-    draw.label_ends(ax, ends)
-    ax.set_title("Soon few have the H100's bits")
-
-
-def draw_first_step(ax: draw.Axes, result: Result) -> None:
-    """Where the first step parts: the share of each tensor's elements, in the order of computation."""
-    from matplotlib.ticker import PercentFormatter
-
-    rows = np.arange(len(TENSORS))
-    for offset, name in ((-0.2, "V100"), (0.2, "A100")):
-        found = result.first[0, RUNS.index(name)]
-        hatch = "" if name == "V100" else "///"
-        ax.barh(rows + offset, found, 0.36, color=style(name).color, hatch=hatch, edgecolor=draw.current().background,
-                linewidth=0, label=name)  # fmt: skip
-        for y, share in zip(rows + offset, found, strict=True):
-            inside = share > 0.85
-            ax.text(share + (-0.01 if inside else 0.01), y, f"{share:.1%}" if share < 0.1 else f"{share:.0%}",
-                    va="center", ha="right" if inside else "left", fontsize=9,
-                    color=draw.current().background if inside else draw.current().ink)  # fmt: skip
-    ax.set_yticks(rows, TENSORS)
-    ax.invert_yaxis()
-    ax.set_xlim(0, 1)
-    ax.xaxis.set_major_formatter(PercentFormatter(1, 0))
-    ax.grid(visible=False, axis="y")
-    ax.set_xlabel("elements with other bits than on H100, in the first step of the first seed")
-    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    ax.set_title("The first product starts it (GPUs emulated)")
-
-
-def draw_answers(ax: draw.Axes, result: Result) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    count = result.right
-    seeds = len(count)
-    for i, name in enumerate(RUNS):
-        x = np.arange(seeds) + (i - (len(RUNS) - 1) / 2) * 0.09
-        ax.plot(x, count[:, i], linestyle="none", marker=style(name).marker, color=style(name).color,
-                label=LABELS.get(name, name), markersize=6)  # fmt: skip
-    middle, room = (count.max() + count.min()) / 2, max(6, np.ptp(count))
-    ax.set_ylim(middle - 1.1 * room, middle + 1.1 * room)
-    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_xticks(range(seeds), [f"seed {s}" for s in range(seeds)])
-    ax.set_xlim(-0.5, seeds - 0.5)
-    ax.grid(visible=False, axis="x")
-    ax.set_ylabel(f"right of {len(result.labels)} test digits")
-    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    ax.set_title("How many digits each run reads")
-
-
-EXPERIMENT = Experiment(
-    title=say("One training run on three GPUs"),
-    question=say("Where do the curves of one training run part on different GPUs, and what does it change?"),
-    budget=6.0, full=Params(), quick=Params(steps=27, seeds=3, lr=0.1, width=128), result=Result, run=run, rows=rows,
-    claims=CLAIMS, figures=(drift, sheet("parted", (8, 8), (2, 1), draw_first_step, draw_answers)), cases=cases,
+E.figure(
+    "drift",
+    line(of("losses", run=[*GPUS, PLAIN]), x="step", hue="run", names=LABELS, xlabel="step", ylabel="loss", ylim=0,
+         title="To the eye there is one curve (GPUs emulated)"),
+    line(of("distance", run=[*OTHERS, "all weights", PLAIN]), x="step", hue="run", log="y", names=LABELS, xlabel="step",
+         ylabel=r"$\|w - w_{H100}\| \; / \; \|w_{H100}\|$",
+         title="The weights drift, as they do from one ulp's noise"),
+    size=(8, 7.5),
+)  # fmt: skip
+E.figure(
+    "parted",
+    bars((of("first", run=OTHERS) * 100).mean("seed"), y="tensor", hue="run", numbers="{:.1f}", xlim=(0, 115),
+         xlabel="elements with other bits than on H100 in the first step (%)",
+         title="The first product starts it (GPUs emulated)"),
+    dots(Quantity("right", right, right), y="run", names=LABELS, xlabel="right answers, a point a seed",
+         title="Another seed changes more than another GPU"),
+    size=(8, 8.5), height_ratios=[1.5, 1],
 )  # fmt: skip

@@ -13,23 +13,18 @@ from fplab.experiments import gpu_generations
 from fplab.nn import emulate
 
 DEVICES = ("Tesla V100-SXM2-16GB", "NVIDIA H100 80GB HBM3")
-SMALL = gpu_generations.Params(steps=20, seeds=3, lr=0.2, width=64)
-TINY = gpu_generations.Params(steps=4, seeds=1, width=16)
+SMALL = replace(gpu_generations.E.quick, steps=20, lr=0.2, width=64)
+TINY = replace(gpu_generations.E.full, steps=4, seeds=1, width=16)
 
 
 def test_runs_are_reproducible_and_differ_from_the_first_step(result: Any) -> None:
-    ticks: list[float] = []
-    short = replace(SMALL, steps=2, seeds=1)
-    again = gpu_generations.run(short, lambda done, _text: ticks.append(done))
-    assert ticks == sorted(ticks)
-    assert ticks[0] == 0
-    assert ticks[-1] < 1
-    assert (again.losses == result.losses[:1, :, :2]).all()
-    assert (again.differ == result.differ[:1, :, :2]).all()
-    assert (result.differ[:, gpu_generations.REFERENCE] == 0).all()
-    others = [i for i, name in enumerate(gpu_generations.RUNS) if name not in ("H100", "one weight")]
-    assert (result.differ[:, others, 0] > 0).all()
-    assert (result.first[:, gpu_generations.RUNS.index("FP32"), :4] > 0.9).all()
+    again = gpu_generations.E.result(replace(SMALL, steps=2, seeds=1))
+    for name in ("losses", "differ"):
+        assert (getattr(again, name).values == getattr(result, name)[:1, :, :2].values).all()
+    assert (result.differ.sel(run="H100") == 0).all()
+    others = [name for name in gpu_generations.RUNS if name not in ("H100", "one weight")]
+    assert (result.differ.sel(run=others)[..., 0] > 0).all()
+    assert (result.first.sel(run="FP32")[:, :4] > 0.9).all()
 
 
 # --- mutants ----------------------------------------------------------------------------------------------------------
@@ -127,7 +122,7 @@ class Blocked:
             raise ImportError(f"{name} is blocked")
 sys.meta_path.insert(0, Blocked())
 from fplab.experiments import gpu_generations
-for case in gpu_generations.EXPERIMENT.asks(gpu_generations.EXPERIMENT.quick):
+for case in gpu_generations.E.asks(gpu_generations.E.quick):
     print(case.name, sorted(case.inputs()))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
