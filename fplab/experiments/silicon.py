@@ -15,7 +15,7 @@ import numpy as np
 from .. import draw
 from ..hardware import cpu_cases
 from ..hardware.cases import Case, NotHereError
-from ..words import CLAUSE, COMMA, joined, say
+from ..words import CLAUSE, COMMA, joined, mark, say
 from .base import Columns, in_columns
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, absent, failed, passed, same_bits
@@ -107,30 +107,24 @@ def group(name: str) -> Callable[[Any], Outcome]:
     return test
 
 
-E.live("F16C converts between FP32 and FP16 as the lab does: four roundings, every special value", "conversions")(
-    group("conversions")
-)
-# +, -, x, / and the square root under 16 settings of MXCSR; NaNs with their payloads
-E.live(
-    "FP32 arithmetic of the CPU: the lab's bits and flags, four roundings, subnormals kept and flushed", "arithmetic"
-)(group("arithmetic"))
-E.live("the fused multiply-add rounds once, as the lab's", "fused")(group("fused"))  # FMA3 on FP32
-# Against the oracle, number by number
-E.live("FP64 arithmetic of the CPU has the bits and flags of exact fractions, rounded once", "double")(group("double"))
-E.live(
-    "a BF16 dot product of the CPU is fused multiply-adds in turn, the odd element first, without subnormals",
-    "bfloat16",
-)(group("bfloat16"))
-# On x86-64 in four roundings with flags, on AArch64 to nearest; NaNs as each gives them
-E.live("FP16 arithmetic of the CPU, AVX512-FP16's or AArch64's, rounds once, with the lab's bits", "halves")(
-    group("halves")
-)
-# By the manual's pseudocode of TDPBF16PS
-E.live("AMX adds the even and the odd BF16 products apart, by fused multiply-adds, then both, then c", "tiles")(
-    group("tiles")
-)
-E.live("INT8 and INT16 dot products of the CPU are exact, and wrap or saturate once, at the end", "integers")(
-    group("integers"))  # fmt: skip
+GROUPS = {
+    "conversions": mark("F16C converts between FP32 and FP16 as the lab does: four roundings, every special value"),
+    # +, -, x, / and the square root under 16 settings of MXCSR; NaNs with their payloads
+    "arithmetic": mark("FP32 arithmetic of the CPU: the lab's bits and flags, four roundings, subnormals kept and "
+                       "flushed"),
+    "fused": mark("the fused multiply-add rounds once, as the lab's"),  # FMA3 on FP32
+    # Against the oracle, number by number
+    "double": mark("FP64 arithmetic of the CPU has the bits and flags of exact fractions, rounded once"),
+    "bfloat16": mark("a BF16 dot product of the CPU is fused multiply-adds in turn, the odd element first, without "
+                     "subnormals"),
+    # On x86-64 in four roundings with flags, on AArch64 to nearest; NaNs as each gives them
+    "halves": mark("FP16 arithmetic of the CPU, AVX512-FP16's or AArch64's, rounds once, with the lab's bits"),
+    # By the manual's pseudocode of TDPBF16PS
+    "tiles": mark("AMX adds the even and the odd BF16 products apart, by fused multiply-adds, then both, then c"),
+    "integers": mark("INT8 and INT16 dot products of the CPU are exact, and wrap or saturate once, at the end"),
+}  # fmt: skip
+for name, text in GROUPS.items():
+    E.live(text, name)(group(name))
 
 
 @E.live("torch's 16-bit products on this CPU: their order, where it is revealed, predicts their bits")
@@ -143,6 +137,13 @@ def products(r: Result) -> Outcome:
         told = say("{fmt}, {path}: {all:,} results, every bit") if n else say("{fmt}, {path}: no order found")
         said.append(told.fill(fmt=fmt, path=path, all=n))
     return (passed if r.predicted.any() else absent)(joined(said, CLAUSE))
+
+
+E.answer(
+    "{n:,} results of this CPU's units were compared bit by bit; {wrong:,} differ from the lab's",
+    n=lambda r: int(r.compared.sum() + r.predicted.sum()),
+    wrong=lambda r: int(r.differing.sum() + r.wrong.sum()),
+)
 
 
 # --- figure and cases -----------------------------------------------------------------------------------------------
