@@ -13,13 +13,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .. import draw, numeric
 from .. import exact_products as whole
-from .. import numeric
-from ..draw import current
 from ..formats import get
 from ..hardware.cases import Case, philox_bits
 from ..hardware.core_cases import SIDE, core_case
@@ -29,28 +27,11 @@ from . import chain_bounds as bounds
 from . import long_products
 from .chain_bounds import CORES, unit
 from .frame import Experiment, Params, Result
-from .long_products import (
-    DOTS,
-    EACH,
-    FIRST,
-    LENGTH,
-    REAL,
-    Array,
-    Sums,
-    against_k,
-    along_k,
-    chosen,
-    half,
-    rms,
-    within_bounds,
-)
+from .long_products import EACH, FIRST, LENGTH, REAL, Array, Sums, against_k, along_k, rms, within_bounds
 from .outcomes import Outcome, Sample, all_pass, failed, measured, passed, same_bits, verdict
 from .panels import line, with_
 from .quantities import Quantity, of, superior
 from .statistics import superior as larger
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 SYNTHETIC = ("random", "positive", "ill-conditioned", "swamped")
 KINDS = SYNTHETIC + REAL
@@ -99,15 +80,19 @@ def operands(kind: str, rows: int, log2_last: int) -> tuple[Array, Array]:
       i-th of ``TARGETS``.
     """
     if kind in REAL:
-        a, b = chosen(kind, rows, log2_last)
-        return half(a), half(b)
+        a, b = long_products.chosen(kind, rows, log2_last)
+        return long_products.half(a), long_products.half(b)
     k, key = 1 << log2_last, 1000 + 10 * SYNTHETIC.index(kind)
     if kind == "swamped":
         return swamped(k, rows)
     a, b = (philox_bits(key + i, rows * k).reshape(rows, k).astype(np.float64) * 2.0**-32 for i in range(2))
     if kind == "random":
-        return half(2 * a - 1), half(2 * b - 1)
-    return (half(a), half(b)) if kind == "positive" else climbing(half(a), half(b))
+        return long_products.half(2 * a - 1), long_products.half(2 * b - 1)
+    return (
+        (long_products.half(a), long_products.half(b))
+        if kind == "positive"
+        else climbing(long_products.half(a), long_products.half(b))
+    )
 
 
 def climbing(a: Array, b: Array) -> tuple[Array, Array]:
@@ -128,7 +113,7 @@ def swamped(k: int, columns: int) -> tuple[Array, Array]:
     a = np.stack([np.ldexp(ALMOST_TWO, np.resize(exponents, k)) for exponents in TARGETS.values()])
     b = np.full((columns, k), np.ldexp(ALMOST_TWO, -13))
     a[:, 0] = b[:, 0] = 1
-    return half(a), half(b * np.resize([1.0, -1.0], columns)[:, None])
+    return long_products.half(a), long_products.half(b * np.resize([1.0, -1.0], columns)[:, None])
 
 
 def values(codes: Array) -> Array:
@@ -485,11 +470,16 @@ HALVES = ("exact", *(way for way, (fmt, _) in WAYS.items() if fmt == "fp16"))
 SHOWN = {way: f"{way}, emulated" if gpu else way for way, (_, gpu) in WAYS.items()}
 
 
-def rates(ax: Axes, r: Result) -> None:
+def rates(ax: draw.Axes, r: Result) -> None:
     """What the bound beforehand is of the published one."""
     for drawn, gpu in zip(list(ax.lines), CORES, strict=True):
-        ax.axhline(float(bounds.rate(unit(gpu, "fp32"))) * 2**24, color=drawn.get_color(), linewidth=1, linestyle=DOTS)
-    ax.axhline(1, color=current().ink, linewidth=1.2)
+        ax.axhline(
+            float(bounds.rate(unit(gpu, "fp32"))) * 2**24,
+            color=drawn.get_color(),
+            linewidth=1,
+            linestyle=long_products.DOTS,
+        )
+    ax.axhline(1, color=draw.current().ink, linewidth=1.2)
 
 
 E.figure(
