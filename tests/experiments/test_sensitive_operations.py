@@ -12,11 +12,10 @@ import torch
 import fplab
 from experiments.frame import Mutant, frame
 from fplab.experiments import sensitive_operations
-from fplab.experiments.outcomes import Status
-from fplab.experiments.sensitive_operations import data
+from fplab.experiments.outcomes import Status, each_of
 from fplab.experiments.sensitive_operations.operations import NAMES, OPERATIONS
 
-SMALL = data.QUICK
+SMALL = sensitive_operations.E.quick
 BY_NAME = {op.name: op for op in OPERATIONS}
 LOGITS = np.random.default_rng(5).standard_normal((4096, 10)).astype(np.float32) * np.float32(4)
 MANY = LOGITS + np.float32(8) * (np.arange(10) == 0)  # the first is the true class's
@@ -52,7 +51,7 @@ MUTANTS = (
     Mutant("quotients rounded toward zero", ("chains",), "operations.div", truncating("div"), params=TINY),
     Mutant("differences rounded toward zero", ("chains",), "operations.sub", truncating("sub"), params=TINY),
     Mutant("products rounded toward zero", ("chains", "torch_cube"), "operations.mul", truncating("mul"), params=TINY),
-    Mutant("the mean of errors for their median", ("curves",), "data.np.median", lambda good: np.mean, params=TINY),
+    Mutant("the mean of errors for their median", ("curves",), "np.median", lambda good: np.mean, params=TINY),
     Mutant("a loss that keeps its sum in FP32", ("loss_kernel",), "narrow_losses", inside_loss,
            params=NEARBY),
     Mutant("FP32 results for kernels", ("kernels",), "torch_half",
@@ -61,8 +60,8 @@ MUTANTS = (
            params=NEARBY),
     Mutant("FP16's exponentials and logarithms in E5M2", ("functions", "needs", "support"), "operations.rounded",
            as_e5m2, params=NEARBY),
-    Mutant("the last rounding toward zero", ("inside_is_enough",), "data.rounded", cut, params=NEARBY),
-    Mutant("a list without log", ("membership",), "data.listed",
+    Mutant("the last rounding toward zero", ("inside_is_enough",), "rounded", cut, params=NEARBY),
+    Mutant("a list without log", ("membership",), "listed",
            lambda listed: lambda op: op.name != "log" and listed(op), params=TINY),
 )  # fmt: skip
 globals().update(frame(sensitive_operations, SMALL, MUTANTS))
@@ -106,33 +105,33 @@ def test_with_fp64_steps_a_formula_is_its_reference(name: str) -> None:
 def test_a_fate_counts_what_happens() -> None:
     exact = np.array([[1.0, 2.0], [1.0, 1e-9], [1.0, np.inf], [1.0, 1.0]])
     got = np.float32([[1.0, 2.5], [1.0, 0.0], [1.0, np.inf], [np.inf, np.nan]])
-    one = data.fate(got, exact)
+    one = sensitive_operations.fate(got, exact)
     assert one.overflow == 2 / 8  # an infinity that is right is no overflow
     assert one.zero == 1 / 8
     assert one.worst == 0.25
     assert one.median == (0.25 + 1e-9) / 2
-    nothing = data.fate(np.float32([[np.nan]]), np.array([[1.0]]))
+    nothing = sensitive_operations.fate(np.float32([[np.nan]]), np.array([[1.0]]))
     assert nothing.overflow == 1
     assert math.isnan(nothing.median)
 
 
 def test_the_limits_of_fp16_are_the_known_ones(result: Any) -> None:
-    found = dict(zip(data.LIMITS, result.limits[0], strict=True))
+    found = dict(zip(sensitive_operations.LIMITS, result.limits.values[0], strict=True))
     assert found["largest x with exp(x) finite"] == 11.0859375  # ln(65520) is 11.08997
     assert found["smallest x with exp(x) > 0"] == -17.328125  # ln(2^-25) is -17.32868
     assert found["ones that a sum counts, every step rounded"] == 2048
     assert found["largest distance from the mean with a finite square"] == 255.875
-    assert result.limits[1][data.LIMITS.index("ones that a sum counts, every step rounded")] == 256
-    np.testing.assert_array_equal(result.limits, data.limits())
+    assert result.limits[1][sensitive_operations.LIMITS.index("ones that a sum counts, every step rounded")] == 256
 
 
 def test_the_real_values_are_of_the_shapes_described(result: Any) -> None:
-    assert result.activations.shape == (64, 256)
-    assert (result.activations < 0).any()
-    assert (result.positive > 0).all()
-    assert result.channels.shape == (16, 64 * 64)
-    assert result.logits.shape == (64, 10)
-    assert (result.logits.argmax(axis=1) == 0).mean() > 0.85  # the true class comes first
+    values = sensitive_operations.gathered(result.p, 0)
+    assert values["activations"].shape == (64, 256)
+    assert (values["activations"] < 0).any()
+    assert (values["positive"] > 0).all()
+    assert values["channels"].shape == (16, 64 * 64)
+    assert values["logits"].shape == (64, 10)
+    assert (values["logits"].argmax(axis=1) == 0).mean() > 0.85  # the true class comes first
 
 
 def test_small_losses_vanish_in_torchs_cpu_kernel() -> None:
@@ -148,17 +147,18 @@ def test_small_losses_vanish_in_torchs_cpu_kernel() -> None:
 
 def test_the_verdict_follows_the_fates() -> None:
     def needs(steps: float, lost_every: float, lost_inside: float) -> str:
-        return data.Verdict("x", steps, 0.5, lost_every, lost_inside, True).needs
+        return sensitive_operations.Verdict("x", steps, 0.5, lost_every, lost_inside, True).needs
 
-    assert needs(1, 0, 0) == data.NEITHER
-    assert needs(9, 0, 0) == needs(1, 0.1, 0) == data.INSIDE_ONLY
-    assert needs(1, 0, 0.1) == data.RANGE
+    assert needs(1, 0, 0) == sensitive_operations.NEITHER
+    assert needs(9, 0, 0) == needs(1, 0.1, 0) == sensitive_operations.INSIDE_ONLY
+    assert needs(1, 0, 0.1) == sensitive_operations.RANGE
 
 
 def test_what_log_softmax_rounds_holds_for_many_rows_and_is_hardly_ever_left_open(result: Any) -> None:
-    many = replace(result, logits=MANY)
-    assert sensitive_operations.loss_kernel(many).status is Status.PASS
-    for fmt in data.FORMATS:
+    many = sensitive_operations.E.result(result.p)
+    many.p._kept["gathered", 0] = {"logits": MANY}
+    assert each_of(sensitive_operations.loss_kernel(many)).status is Status.PASS
+    for fmt in sensitive_operations.FORMATS:
         x = sensitive_operations.sample(many, BY_NAME["cross-entropy"], fmt, 10**6)
         first, *others = sensitive_operations.narrow_losses(x, fmt)
         assert np.mean([(first != other).mean() for other in others]) < 0.004

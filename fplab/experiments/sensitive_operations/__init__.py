@@ -8,9 +8,9 @@ result that autocast gives. Where the second way loses nothing, the list saves a
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,44 +20,223 @@ from ... import draw, formats, numeric
 from ...hardware.cases import Arrays, Case, Meta, unmodelled
 from ...hardware.tensors import TORCH, bits, tensor
 from ...words import CLAUSE, COMMA, Text, joined, say
-from ..base import Claims, Columns, Experiment, in_columns
-from ..outcomes import Outcome, Sample, Status, absent, failed, measured, passed, same_bits, verdict
-from ..statistics import superior
-from . import data, operations
-from .data import EVERY, FORMATS, INSIDE, NEAR, QUICK, RANGE, WAYS, Params, Result, Verdict, codes, entering, run, ways
-from .operations import NAMES, OPERATIONS, Listed
+from ..frame import Experiment, Params, Result
+from ..outcomes import Outcome, Part, Sample, failed, measured, verdict
+from ..panels import heat
+from ..quantities import above, derived, of, superior
+from . import operations
+from .operations import NAMES, OPERATIONS, Listed, rounded
 
 BY_NAME: dict[str, Listed] = {op.name: op for op in OPERATIONS}
+FORMATS = ("fp16", "bf16")
+WAYS = EVERY, INSIDE, RESULT = "every step", "FP32 inside", "FP32 result"
+NEAR = 6  # binades around the values as they are: another layer, another network
+RANGE, INSIDE_ONLY, NEITHER = "a wider result", "FP32 inside", "neither"
+LARGE = 8.0  # half-ulps: more than this is more than a few roundings
+
+# ``epochs``, ``seed``: the training. ``rows``: how many images. ``low`` to ``high``: the values times 2^k. ``seeds``:
+# networks over which verdicts are compared, on ``few`` images near their own scale; what is drawn is of the first.
+E = Experiment(
+    "Sensitive operations",
+    "Which operations fail in half precision, what mends them, and does that support autocast's list?", budget=6.0,
+    full={"epochs": 12, "seed": 0, "rows": 359, "low": -20, "high": 12, "step": 1, "seeds": 3, "few": 64},
+    quick={"epochs": 4, "rows": 64, "low": -18, "step": 3},
+)  # fmt: skip
 
 
-def rows(result: Result) -> Columns:
-    """A row for each operation, format, way and scale: errors relative to the largest result, shares lost."""
-    names, table = ("median", "worst", "overflow", "zero"), []
-    for place in np.ndindex(result.median.shape):
-        i, f, w, s = place
-        found = [float(getattr(result, name)[place]) for name in names]
-        shown = [None if np.isnan(x) else x for x in found]
-        table.append((NAMES[i], FORMATS[f], WAYS[w], int(result.scales[s]), *shown))
-    return in_columns(("operation", "format", "way", "log2_scale", *names), table)
+def scales(p: Params) -> list[int]:
+    """The exponents k by which the real values are scaled."""
+    return list(range(p.low, p.high + 1, p.step))
 
 
-def sample(result: Result, op: Listed, fmt: str, rows: int, k: int = 0) -> np.ndarray:
+def near(p: Params) -> list[int]:
+    """The scales around 2^0."""
+    return [k for k in scales(p) if abs(k) <= NEAR]
+
+
+# --- what a trained network computes ----------------------------------------------------------------------------
+@E.cache
+def gathered(p: Params, seed: int) -> dict[str, Any]:
+    """On test images, float32, and the ``accuracy``.
+
+    ``activations`` (rows, 256): of an image, before the last ReLU, so of both signs. ``positive``: their largest, all
+    positive, of equal number a row. ``channels`` (16, rows * 64): of a channel of the first layer after its ReLU, over
+    images and places, which is what batch norm's statistics sum. ``logits`` (rows, 10), the true class's first.
+    """
+    import torch
+
+    from ... import training
+
+    model, test = training.digits_net(p.seed + seed), training.digits("test")
+    training.train(model, training.digits("train"), training.Recipe(epochs=p.epochs, seed=p.seed + seed), ())
+    images, labels = (x[: p.few if seed else p.rows] for x in training.tensors(test))
+    with torch.no_grad():
+        channels = torch.nn.functional.relu(model.get_submodule("conv1")(images))
+        logits, before_relu = model(images), model[:-4](images)
+    values = torch.nn.functional.max_pool2d(before_relu, 2).flatten(1).numpy()
+    order = torch.argsort(torch.nn.functional.one_hot(labels, 10), dim=1, descending=True, stable=True)
+    return {
+        "activations": np.array(values), "channels": channels.transpose(0, 1).flatten(1).numpy(),
+        "positive": np.sort(values, axis=1)[:, -int((values > 0).sum(axis=1).min()) :],
+        "logits": logits.gather(1, order).numpy(), "accuracy": training.accuracy(model, test),
+    }  # fmt: skip
+
+
+def entering(p: Params, seed: int, op: Listed, fmt: str, k: int) -> np.ndarray:
+    """The real values times 2^k, as the format holds them; what would overflow becomes the largest value."""
+    scaled = gathered(p, seed)[op.data] * np.float32(2.0**k)
+    return np.asarray(numeric.quantize(scaled, fmt, overflow="saturate"), np.float32)
+
+
+def sample(r: Result, op: Listed, fmt: str, rows: int, k: int = 0) -> np.ndarray:
     """A few rows of the operation's real values times 2^k, in the format; long rows are cut."""
-    return np.ascontiguousarray(entering(result, op, fmt, k)[:rows, :512])
+    return np.ascontiguousarray(entering(r.p, 0, op, fmt, k)[:rows, :512])
+
+
+def ways(op: Listed, x: np.ndarray, fmt: str) -> list[np.ndarray]:
+    """Values of ``fmt`` through the operation in each of WAYS."""
+    in_fp32 = op.run(x, "fp32")
+    return [op.run(x, fmt), rounded(in_fp32, fmt), in_fp32]
+
+
+@dataclass(frozen=True)
+class Fate:
+    """How far results are from the exact ones.
+
+    ``median`` and ``worst``: over rows, the largest error beside the largest exact result. ``overflow``: the share of
+    results that are infinite or NaN; ``zero``: of those that are zero and should not be.
+    """
+
+    median: float
+    worst: float
+    overflow: float
+    zero: float
+
+
+def fate(got: np.ndarray, exact: np.ndarray) -> Fate:
+    """Compare results (rows, m) with exact ones; rows with an infinite result count as overflow and in no error."""
+    bad = ~np.isfinite(got) & np.isfinite(exact)
+    lost = (got == 0) & (exact != 0)
+    whole = (np.isfinite(got) & np.isfinite(exact)).all(axis=1)
+    if not whole.any():
+        return Fate(float("nan"), float("nan"), float(bad.mean()), float(lost.mean()))
+    largest = np.abs(exact[whole]).max(axis=1)
+    error = np.abs(got[whole].astype(np.float64) - exact[whole]).max(axis=1)
+    relative = np.divide(error, largest, out=np.zeros_like(error), where=largest > 0)
+    return Fate(float(np.median(relative)), float(relative.max()), float(bad.mean()), float(lost.mean()))
+
+
+@E.cache
+def fates(p: Params, seed: int, operation: str, fmt: str, k: int) -> dict[str, Fate]:
+    """How far each way's results are from the exact ones."""
+    op = BY_NAME[operation]
+    x = entering(p, seed, op, fmt, k)
+    with np.errstate(all="ignore"):
+        exact = np.asarray(op.exact(x.astype(np.float64)))
+        return {way: fate(got, exact) for way, got in zip(WAYS, ways(op, x, fmt), strict=True)}
+
+
+POINTS: dict[str, Any] = {"operation": NAMES, "format": FORMATS, "way": WAYS}
+
+
+@E.measure("median", "worst", "overflow", "zero", axes={**POINTS, "log2_scale": scales})
+def of_first(p: Params, operation: str, format: str, way: str, log2_scale: int) -> tuple[float, ...]:
+    """Errors of the first network's values relative to the largest result, and the shares lost."""
+    one = fates(p, 0, operation, format, log2_scale)[way]
+    return one.median, one.worst, one.overflow, one.zero
+
+
+@E.measure("near_median", "near_lost", axes={"seed": "seeds", **POINTS, "scale": near})
+def of_all(p: Params, seed: int, operation: str, format: str, way: str, scale: int) -> tuple[float, float]:
+    """Of all networks' values near their own scale: the median error, and the share that overflows or becomes zero."""
+    one = fates(p, seed, operation, format, scale)[way]
+    return one.median, max(one.overflow, one.zero)
+
+
+@E.measure()
+def accuracy(p: Params) -> float:
+    """The share of the test digits that the network reads."""
+    return float(gathered(p, 0)["accuracy"])
+
+
+LIMITS = (
+    "smallest x with exp(x) > 0", "largest x with exp(x) finite", "largest x with x^3 finite",
+    "smallest x with x^3 > 0", "ones that a sum counts, every step rounded",
+    "ones that a sum in FP32 holds as a result", "largest distance from the mean with a finite square",
+)  # fmt: skip
+
+
+@E.measure(axes={"format": FORMATS}, dims=("limit",), digested=True)
+def limits(p: Params, format: str) -> np.ndarray:
+    """Where a format's range ends for the operations, found by trying every code: by LIMITS."""
+    x, ones = codes(format), np.ones((1, 1 << 12), np.float32)
+    with np.errstate(all="ignore"):
+        powers, cubes = (BY_NAME[name].run(x, format) for name in ("exp", "pow"))
+        square = np.asarray(numeric.mul(x, x, format))
+    ends = (x[powers > 0].min(), x[np.isfinite(powers)].max(), x[np.isfinite(cubes)].max(), x[cubes > 0].min(),
+            numeric.sum(ones, format, "sequential")[0], formats.get(format).max,
+            x[np.isfinite(square)].max())  # fmt: skip
+    return np.array(ends, np.float64)
+
+
+def codes(fmt: str) -> np.ndarray:
+    """Every finite value of a 16-bit format, in increasing order, float32."""
+    values = numeric.decode(np.arange(1 << 16, dtype=np.uint32).astype(np.uint16), fmt)
+    return np.unique(values[np.isfinite(values)])
+
+
+# --- the verdict ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Verdict:
+    """What FP16 needs for an operation, on real values as they are and within 2^±6 of them.
+
+    ``every_step`` and ``inside``: median errors in units of FP16's half an ulp at scale 2^0. ``lost_every``,
+    ``lost_inside``: the largest share of results that overflow or become zero. ``listed``: whether CUDA's autocast
+    computes it in FP32.
+    """
+
+    name: str
+    every_step: float
+    inside: float
+    lost_every: float
+    lost_inside: float
+    listed: bool
+
+    @property
+    def needs(self) -> str:
+        """The least that mends it."""
+        if self.lost_inside > 0:
+            return RANGE
+        return INSIDE_ONLY if self.every_step > LARGE or self.lost_every > 0 else NEITHER
+
+
+def listed(op: Listed) -> bool:
+    """Whether CUDA's autocast lists it, by the lab's copy of the lists."""
+    from ...nn.autocast_lists import RULES, Rule
+
+    return any(RULES.get(m) in (Rule.FP32, Rule.FP32_DTYPE, Rule.FP32_OVERLOAD) for m in op.members)
+
+
+def verdicts_of(r: Result, seed: int) -> list[Verdict]:
+    """What FP16 needs for each operation on one network's values."""
+    verdicts, unit = list[Verdict](), 2.0 ** -formats.get("fp16").significand_bits
+    for op in OPERATIONS:
+        at: dict[str, Any] = {"seed": seed, "operation": op.name, "format": "fp16"}
+        every, inside, _ = (r.near_median.sel(**at, scale=0).values / unit).tolist()
+        gone = r.near_lost.sel(**at).max("scale").values
+        lost = np.where(gone > gone[-1], gone, 0.0)  # what FP32 loses as well says nothing of the half format
+        verdicts.append(Verdict(op.name, every, inside, float(lost[0]), float(lost[1]), listed(op)))
+    return verdicts
 
 
 # --- claims: the emulation is right -----------------------------------------------------------------------------
-CLAIMS = Claims()
 CHAINS = ("sum", "mean", "variance", "norm", "layer norm")  # operations of several steps that torch has as well
 
 
-@CLAIMS.library("exp and log of every FP16 and BF16 number are correctly rounded (MPFR)")
-def functions(result: Result) -> Outcome:
-    try:
-        import gmpy2
-    except ImportError:
-        return absent(say("gmpy2 is not installed"))
-    done = 0
+@E.library("exp and log of every FP16 and BF16 number are correctly rounded (MPFR)", needs=("gmpy2",))
+def functions(r: Result) -> Iterator[Part]:
+    import gmpy2
+
     for fmt, name in itertools.product(FORMATS, ("exp", "log")):
         form, x = formats.get(fmt), codes(fmt)
         x = x[x > 0] if name == "log" else x
@@ -65,29 +244,18 @@ def functions(result: Result) -> Outcome:
         with gmpy2.context(precision=p, emax=emax + 1, emin=emin - p + 2, subnormalize=True):
             want = np.array([float(getattr(gmpy2, name)(gmpy2.mpfr(v))) for v in x.tolist()], np.float32)
         got = BY_NAME[name].run(x.reshape(-1, 1), fmt).ravel()
-        outcome = same_bits(got.view(np.uint32), want.view(np.uint32), "fp32")
-        if outcome.status is not Status.PASS:
-            return failed(say("{name} in {fmt}: {found}", name=name, fmt=fmt, found=outcome.detail))
-        done += x.size
-    return passed(say("{n:,} results, every bit", n=done))
+        yield f"{name}, {fmt}", got.view(np.uint32), want.view(np.uint32), "fp32"
 
 
-@CLAIMS.library("Sums, means, variances, norms, layer norms have the bits of torch's half tensors, a step at a time")
-def chains(result: Result) -> Outcome:
+@E.library("Sums, means, variances, norms, layer norms have the bits of torch's half tensors, a step at a time")
+def chains(r: Result) -> Iterator[Part]:
     import torch
 
-    done = 0
     for fmt, name, k in itertools.product(FORMATS, ("pow", *CHAINS), (-4, 0, 8)):  # overflow among them
-        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[fmt]
-        x = sample(result, BY_NAME[name], fmt, 16, k)
-        want = bits(torch_steps(name, torch.from_numpy(x).to(dtype)))
+        x = sample(r, BY_NAME[name], fmt, 16, k)
+        want = bits(torch_steps(name, torch.from_numpy(x).to(getattr(torch, TORCH[fmt]))))
         with np.errstate(all="ignore"):
-            got = numeric.encode(BY_NAME[name].run(x, fmt), fmt)
-        outcome = same_bits(got, want, fmt)
-        if outcome.status is not Status.PASS:
-            return failed(say("{name} in {fmt} at 2^{k}: {found}", name=name, fmt=fmt, k=k, found=outcome.detail))
-        done += got.size
-    return passed(say("{n:,} results, every bit", n=done))
+            yield f"{name}, {fmt}, 2^{k}", numeric.encode(BY_NAME[name].run(x, fmt), fmt), want, fmt
 
 
 def torch_steps(name: str, x):  # type: ignore[no-untyped-def]
@@ -137,29 +305,30 @@ def rounded_once(x: np.ndarray, dtype):  # type: ignore[no-untyped-def]
     return torch.from_numpy(np.ldexp(np.rint(np.ldexp(x, -place)), place)).to(dtype)
 
 
-@CLAIMS.library("The curves drawn are those of torch's tensors, in half and in FP32, a step at a time")
-def curves(result: Result) -> Outcome:
+@E.library("The curves drawn are those of torch's tensors, in half and in FP32, a step at a time")
+def curves(r: Result) -> Outcome:
     """What is drawn, of every scale at once: torch's steps in half, in FP32, and in FP32 with one cast at the end."""
     import torch
 
-    done, ks = 0, result.scales
-    for (f, fmt), (i, op) in itertools.product(enumerate(FORMATS), enumerate(OPERATIONS)):
-        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[fmt]
-        values, most = torch.from_numpy(result.of(op.data)), torch.finfo(dtype).max
-        x = torch.cat([(values * 2.0 ** int(k)).clamp(-most, most).to(dtype) for k in ks])
+    done, ks = 0, scales(r.p)
+    for fmt, op in itertools.product(FORMATS, OPERATIONS):
+        dtype = getattr(torch, TORCH[fmt])
+        values, most = torch.from_numpy(gathered(r.p, 0)[op.data]), torch.finfo(dtype).max
+        x = torch.cat([(values * 2.0**k).clamp(-most, most).to(dtype) for k in ks])
         with np.errstate(all="ignore"):
             exact = np.asarray(op.exact(x.double().numpy())).reshape(len(ks), len(values), -1)
             in_fp32 = torch_steps(op.name, x.float())
-            found = [torch_steps(op.name, x), in_fp32.to(dtype), in_fp32]
-        for w, results in enumerate(found):
+            by_torch = torch_steps(op.name, x), in_fp32.to(dtype), in_fp32
+        for way, results in zip(WAYS, by_torch, strict=True):
             got = results.double().numpy().reshape(exact.shape)
-            for s, (here, true) in enumerate(zip(got, exact, strict=True)):
+            for k, here, true in zip(ks, got, exact, strict=True):
                 for name, want in recounted(here, true).items():
-                    if not np.array_equal(getattr(result, name)[i, f, w, s], want, equal_nan=True):
+                    drawn = getattr(fates(r.p, 0, op.name, fmt, k)[way], name)
+                    if not np.array_equal(drawn, want, equal_nan=True):
                         said = say("{operation} in {fmt}, {way}, 2^{k}: {name} is {want!r}", name=name, want=want)
-                        return failed(said.fill(operation=op.name, fmt=fmt, way=WAYS[w], k=ks[s]))
+                        return failed(said.fill(operation=op.name, fmt=fmt, way=way, k=k))
                 done += here.size
-    return passed(say("{n:,} results in {ways} ways, and every number drawn of them", n=done, ways=len(WAYS)))
+    return verdict(True, say("{n:,} results in {ways} ways, and every number drawn of them", n=done, ways=len(WAYS)))
 
 
 def recounted(got: np.ndarray, exact: np.ndarray) -> dict[str, float]:
@@ -184,8 +353,8 @@ def units_apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.asarray(np.abs(first - second))
 
 
-@CLAIMS.measured("torch's half kernels on the CPU compute in FP32 and round about once, but for two")
-def kernels(result: Result) -> Outcome:
+@E.measured("torch's half kernels on the CPU compute in FP32 and round about once, but for two")
+def kernels(r: Result) -> Outcome:
     texts: list[Text | str] = []
     nearest, results = 0, 0
     for op in OPERATIONS:
@@ -193,7 +362,7 @@ def kernels(result: Result) -> Outcome:
             continue
         far = same = count = 0
         for fmt in FORMATS:
-            x = sample(result, op, fmt, 16)
+            x = sample(r, op, fmt, 16)
             theirs = torch_half(op, x, fmt)
             steps, inside, _ = (numeric.encode(v, fmt) for v in ways(op, x, fmt))
             apart = units_apart(inside, theirs)
@@ -206,21 +375,15 @@ def kernels(result: Result) -> Outcome:
     return measured(nearest <= 1, said.fill(nearest=nearest), Sample(results, float(nearest), 1.0))
 
 
-@CLAIMS.library("torch's x^3 rounds once in FP16 and at every step in BF16, on the CPU")
-def torch_cube(result: Result) -> Outcome:
-    op, done = BY_NAME["pow"], 0
-    apart: list[int] = []
-    for fmt, inside in (("fp16", True), ("bf16", False)):
+@E.library("torch's x^3 rounds once in FP16 and at every step in BF16, on the CPU")
+def torch_cube(r: Result) -> Iterator[Part]:
+    for fmt, way in (("fp16", 1), ("bf16", 0)):
         x = codes(fmt).reshape(-1, 1)
-        theirs = torch_half(op, x, fmt)
         with np.errstate(all="ignore"):
-            steps, once, _ = (numeric.encode(v, fmt) for v in ways(op, x, fmt))
-        outcome = same_bits(theirs, once if inside else steps, fmt)
-        if outcome.status is not Status.PASS:
-            return failed(joined([f"{fmt}: ", outcome.detail]))
-        done, apart = done + x.size, [*apart, int((once != steps).sum())]
-    parted = say("the two ways differ in {fp16:,} (FP16) and {bf16:,} (BF16)", fp16=apart[0], bf16=apart[1])
-    return passed(joined([say("{n:,} results, every bit", n=done), parted], CLAUSE))
+            ours = [numeric.encode(v, fmt) for v in ways(BY_NAME["pow"], x, fmt)]
+        yield fmt, torch_half(BY_NAME["pow"], x, fmt), ours[way], fmt
+        said = say("{fmt}: the two ways differ in {n:,}", fmt=fmt, n=int((ours[0] != ours[1]).sum()))
+        yield verdict(bool((ours[0] != ours[1]).any()), said)
 
 
 def narrow_losses(x: np.ndarray, fmt: str) -> list[np.ndarray]:
@@ -240,35 +403,32 @@ def narrow_losses(x: np.ndarray, fmt: str) -> list[np.ndarray]:
     return found
 
 
-@CLAIMS.library("torch's log-softmax in half, on the CPU, rounds the sum and its log: small losses become 0")
-def loss_kernel(result: Result) -> Outcome:
-    op, done, zeros, kept = BY_NAME["cross-entropy"], 0, 0, 0
+@E.library("torch's log-softmax in half, on the CPU, rounds the sum and its log: small losses become 0")
+def loss_kernel(r: Result) -> Iterator[Part]:
+    op, zeros, kept = BY_NAME["cross-entropy"], 0, 0
     for fmt, k in itertools.product(FORMATS, (-4, -2, 0, 1)):
-        x = sample(result, op, fmt, 10**6, k)
+        x = sample(r, op, fmt, 10**6, k)
         theirs, ours = torch_half(op, x, fmt) & 0x7FFF, narrow_losses(x, fmt)
         possible = np.any([theirs == one for one in ours], axis=0)
-        outcome = same_bits(theirs, np.where(possible, theirs, ours[0]), fmt)
-        if outcome.status is not Status.PASS:
-            return failed(say("{fmt} at 2^{k}: {found}", fmt=fmt, k=k, found=outcome.detail))
+        yield f"{fmt}, 2^{k}", theirs, np.where(possible, theirs, ours[0]), fmt
         inside = ways(op, x, fmt)[1]
-        lost = (theirs == 0) & (inside > 0)
-        done, zeros, kept = done + x.shape[0], zeros + int(lost.sum()), kept + int((inside > 0).sum())
-    gone = say("{zeros} of {kept} are zero that FP32 inside would keep", zeros=zeros, kept=kept)
-    return verdict(zeros > 0, joined([say("{n:,} losses, every bit", n=done), gone], CLAUSE))
+        zeros, kept = zeros + int(((theirs == 0) & (inside > 0)).sum()), kept + int((inside > 0).sum())
+    said = say("{zeros} of {kept} are zero that FP32 inside would keep", zeros=zeros, kept=kept)
+    yield verdict(zeros > 0, said)
 
 
 # --- claims: the range, and what each operation needs -----------------------------------------------------------
 EXPECTED = {  # what the claims say of FP16; mean and variance go with how small a channel's values are
     RANGE: ("exp", "pow", "sum", "softmax"),
-    data.INSIDE_ONLY: ("norm", "layer norm", "cross-entropy"),
-    data.NEITHER: ("log",),
+    INSIDE_ONLY: ("norm", "layer norm", "cross-entropy"),
+    NEITHER: ("log",),
 }
 
 
-@CLAIMS.proved("The formats alone say where exp, x^3 and sums leave their range")
-def limits(result: Result) -> Outcome:
-    for fmt, row in zip(FORMATS, result.limits, strict=True):
-        form, found = formats.get(fmt), dict(zip(data.LIMITS, row, strict=True))
+@E.proved("The formats alone say where exp, x^3 and sums leave their range", "limits")
+def range_limits(r: Result) -> Outcome:
+    for fmt, row in zip(FORMATS, r.limits.values, strict=True):
+        form, found = formats.get(fmt), dict(zip(LIMITS, row, strict=True))
         edge = form.max + 0.5 * 2.0 ** (form.emax - form.fraction_bits)  # what rounds to infinity
         least = form.smallest_subnormal / 2  # what rounds to zero
         low, high, cube, small, ones, counted, distance = found.values()
@@ -283,9 +443,11 @@ def limits(result: Result) -> Outcome:
         )
         if not all(within):
             return failed(say("{fmt}: {found}", fmt=fmt, found=found))
-    low, high = result.limits[0, :2]
+    low, high = r.limits.values[0, :2]
     ends = say("FP16: exp is zero below {low:.4g} and infinite above {high:.4g}", low=low, high=high)
-    return passed(joined([ends, say("a sum of ones stops at {fp16} (BF16: {bf16})", fp16=2048, bf16=256)], CLAUSE))
+    return verdict(
+        True, joined([ends, say("a sum of ones stops at {fp16} (BF16: {bf16})", fp16=2048, bf16=256)], CLAUSE)
+    )
 
 
 def following(x: float, fmt: str) -> float:
@@ -293,25 +455,25 @@ def following(x: float, fmt: str) -> float:
     return float(numeric.neighbours(np.float64(x), fmt)[1])
 
 
-def verdicts_of_seeds(result: Result) -> list[dict[str, Verdict]]:
-    return [{v.name: v for v in result.verdicts(seed)} for seed in range(len(result.near_median))]
+def verdicts_of_seeds(r: Result) -> list[dict[str, Verdict]]:
+    """Of every network, by operation."""
+    return [{v.name: v for v in verdicts_of(r, seed)} for seed in range(r.p.seeds)]
 
 
 def sample_of(found: list[dict[str, Verdict]]) -> Sample:
     """What the verdicts rest on: the spread is of log's error in half-ulps, the margin what a few roundings are."""
-    errors = [one["log"].every_step for one in found]
-    return Sample(len(found), float(np.std(errors, ddof=1)), data.LARGE)
+    return Sample(len(found), float(np.std([one["log"].every_step for one in found], ddof=1)), LARGE)
 
 
-@CLAIMS.measured("FP16 needs a wider result of exp, pow, sum, softmax, FP32 inside norm, layer norm, cross-entropy")
-def needs(result: Result) -> Outcome:
-    found = verdicts_of_seeds(result)
+@E.measured("FP16 needs a wider result of exp, pow, sum, softmax, FP32 inside norm, layer norm, cross-entropy")
+def needs(r: Result) -> Outcome:
+    found = verdicts_of_seeds(r)
     wrong = [f"seed {s}, {n}: {one[n].needs}" for s, one in enumerate(found) for need, names in EXPECTED.items()
              for n in names if one[n].needs != need]  # fmt: skip
     said = {
         RANGE: say("{name}: a wider result (steps {steps:.3g} u, inside {inside:.2g} u, lost {lost:.0%})"),
-        data.INSIDE_ONLY: say("{name}: FP32 inside (steps {steps:.3g} u, inside {inside:.2g} u, lost {lost:.0%})"),
-        data.NEITHER: say("{name}: neither (steps {steps:.3g} u, inside {inside:.2g} u, lost {lost:.0%})"),
+        INSIDE_ONLY: say("{name}: FP32 inside (steps {steps:.3g} u, inside {inside:.2g} u, lost {lost:.0%})"),
+        NEITHER: say("{name}: neither (steps {steps:.3g} u, inside {inside:.2g} u, lost {lost:.0%})"),
     }
     texts = [said[v.needs].fill(name=v.name, steps=v.every_step, inside=v.inside, lost=v.lost_inside)
              for v in found[0].values()]  # fmt: skip
@@ -319,66 +481,65 @@ def needs(result: Result) -> Outcome:
     return measured(not wrong, detail, sample_of(found))
 
 
-@CLAIMS.measured("With FP32 inside, a half result on real values is one rounding off FP32's")
-def inside_is_enough(result: Result) -> Outcome:
-    """With FP32 inside, a half result on the real values costs one rounding more than the FP32 result.
-
-    One rounding is half an ulp. FP32 itself is not exact: log(1 + t) of a small t has lost most of t by then, so small
-    losses are off in every way.
-    """
-    most, texts = [], []
-    for f, fmt in enumerate(FORMATS):
-        medians = result.near_medians[:, :, f] * 2.0 ** formats.get(fmt).significand_bits
-        inside, wide = medians[..., INSIDE], medians[..., data.RESULT]
-        most.append(np.nanmax(inside - wide, axis=1))
-        worst = int(np.nanargmax(wide[0]))
-        said = say("{fmt}: {most:.2f} (FP32 itself: {own:.2g}, {name})", fmt=fmt, most=most[-1].max())
-        texts.append(said.fill(own=wide[0, worst], name=NAMES[worst]))
-    by_seed = np.max(most, axis=0)
-    detail = say("median errors, in half-ulps, more than FP32's at most: {texts}", texts=joined(texts, CLAUSE))
-    return superior(1.0, by_seed, 0.0, detail)
+def beyond_fp32(r: Result) -> Any:
+    """How many half-ulps of the format more than FP32's result is off, a half result with FP32 inside is."""
+    units = np.array([2.0 ** formats.get(fmt).significand_bits for fmt in FORMATS])
+    medians = r.near_median.sel(scale=0)
+    return ((medians.sel(way=INSIDE) - medians.sel(way=RESULT)) * units).max(["operation", "format"])
 
 
-@CLAIMS.measured("BF16 trades it: no overflow within 2^±6, and sums that stop at 256")
-def bf16_trades(result: Result) -> Outcome:
+stopped = of("near_median", operation="sum", way=EVERY, scale=0)
+E.claim(
+    # One rounding is half an ulp. FP32 itself is not exact: log(1 + t) of a small t has lost most of t by then, so
+    # small losses are off in every way.
+    superior("inside_is_enough", "With FP32 inside, a half result on real values is one rounding off FP32's",
+             1.0, derived("half-ulps beyond FP32", beyond_fp32)),
+)  # fmt: skip
+
+
+@E.measured("BF16 trades it: no overflow within 2^±6, and sums that stop at 256")
+def bf16_trades(r: Result) -> Outcome:
     """A sum that stops is further off than its three bits less: the margin is a tenth, 26 of BF16's half-ulps."""
-    names = [NAMES.index(n) for n in ("pow", "sum", "mean", "variance", "norm")]
-    lost = np.maximum(result.near_overflow, result.near_zero)[:, names, 1, EVERY]
-    half, brain = result.near_medians[:, NAMES.index("sum"), :, EVERY].T
-    none = say("{lost:.0%} lost within {near}", lost=lost.max(), near=f"2^±{NEAR}")
-    off = say("a sum rounded at every step is {brain:.1%} off (FP16 {half:.2%})", brain=brain.mean(), half=half.mean())
-    detail = joined([none, off], CLAUSE)
-    return superior(brain, half, 0.1, detail) if lost.max() == 0 else failed(detail)
+    names = ["pow", "sum", "mean", "variance", "norm"]
+    lost = float(r.near_lost.sel(operation=names, format="bf16", way=EVERY).max())
+    outcome = above(stopped.at(format="bf16"), stopped.at(format="fp16"), 0.1)(r)
+    return outcome if not lost else failed(say("{lost:.0%} lost within {near}", lost=lost, near=f"2^±{NEAR}"))
 
 
-@CLAIMS.library("CUDA's autocast lists eight of the ten")
-def membership(result: Result) -> Outcome:
+@E.library("CUDA's autocast lists eight of the ten")
+def membership(r: Result) -> Outcome:
     import torch
 
     names = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
     there = {n.removeprefix("aten::") for n in names}
     by_torch = [any(m in there for m in op.members) for op in OPERATIONS]
     off = [op.name for op, on in zip(OPERATIONS, by_torch, strict=True) if not on]
-    holds = [v.listed for v in result.verdicts()] == by_torch and off == ["mean", "variance"]
+    holds = [v.listed for v in verdicts_of(r, 0)] == by_torch and off == ["mean", "variance"]
     return verdict(holds, say("all but mean and variance") if holds else say("torch leaves out {names}", names=off))
 
 
-@CLAIMS.measured("The evidence supports the list where results leave the range, and for log not at all")
-def support(result: Result) -> Outcome:
-    every = verdicts_of_seeds(result)
+@E.measured("The evidence supports the list where results leave the range, and for log not at all")
+def support(r: Result) -> Outcome:
+    every = verdicts_of_seeds(r)
 
     def named(need: str, listed: bool = True, one: int = 0) -> list[str]:
         return [v.name for v in every[one].values() if v.listed == listed and v.needs == need]
 
-    needed, spared = named(RANGE), named(data.INSIDE_ONLY)
+    needed, spared = named(RANGE), named(INSIDE_ONLY)
     detail = joined([
         say("an FP32 result is needed by {names}", names=", ".join(needed)),
         say("FP32 inside would do for {names}", names=", ".join(spared)),
-        say("neither shows for {names}", names=", ".join(named(data.NEITHER))),
+        say("neither shows for {names}", names=", ".join(named(NEITHER))),
         say("needed and not listed: {names}", names=", ".join(named(RANGE, False)) or "none"),
     ], CLAUSE)  # fmt: skip
-    alike = all(named(data.NEITHER, one=seed) == ["log"] for seed in range(len(every)))
+    alike = all(named(NEITHER, one=seed) == ["log"] for seed in range(len(every)))
     return measured(bool(needed) and bool(spared) and alike, detail, sample_of(every))
+
+
+E.answer(
+    "sums rounded at every step are {bf16:.0%} off in BF16, {fp16:.1%} in FP16; FP32 inside adds {more:.1f} half-ulps",
+    bf16=stopped.at(format="bf16"), fp16=stopped.at(format="fp16"), more=lambda r: float(beyond_fp32(r).max()),
+)  # fmt: skip
 
 
 # --- what a GPU must compute ------------------------------------------------------------------------------------
@@ -412,15 +573,14 @@ def torch_half(op: Listed, x: np.ndarray, fmt: str, device: str = "cpu") -> np.n
     return bits(TORCHS[op.name](torch, values))
 
 
-@functools.lru_cache(maxsize=2)
-def real_values(params: Params) -> Arrays:
+@E.cache
+def real_values(p: Params) -> Arrays:
     """A few rows of the network's values in each format, as codes; made by torch's casts from FP32."""
     import torch
 
     found = {}
-    network = data.gather(params, lambda _done, _text: None)
     for name in sorted({op.data for op in OPERATIONS}):
-        values = torch.from_numpy(np.ascontiguousarray(network.of(name)[:ROWS]))
+        values = torch.from_numpy(np.ascontiguousarray(gathered(p, 0)[name][:ROWS]))
         for fmt in FORMATS:
             found[f"{name} {fmt}"] = bits(values.to(getattr(torch, TORCH[fmt])))
     return found
@@ -479,10 +639,11 @@ def widths(given: Arrays, device: str) -> Arrays:
 
 
 def lab_widths(given: Arrays, meta: Meta) -> Arrays:
-    return {"bits": np.array([32 if data.listed(op) else 16 for op in OPERATIONS], np.uint8)}
+    return {"bits": np.array([32 if listed(op) else 16 for op in OPERATIONS], np.uint8)}
 
 
-def cases(params: Params) -> Iterator[Case]:
+@E.hardware
+def cases(p: Params) -> Iterator[Case]:
     """Elementwise operations on every code, all of them on real rows, and the width of results under autocast."""
     single = tuple(op for op in OPERATIONS if op.elementwise)
 
@@ -502,7 +663,7 @@ def cases(params: Params) -> Iterator[Case]:
 
     for fmt in FORMATS:
         yield case(f"every code of {fmt}", single, partial(every_code, fmt), (fmt,))
-    yield case("real rows", OPERATIONS, lambda: dict(real_values(params)), FORMATS)
+    yield case("real rows", OPERATIONS, lambda: dict(real_values(p)), FORMATS)
     yield Case("widths under autocast", ramp, widths, lab_widths, {"bits": "bits8"})
 
 
@@ -519,16 +680,16 @@ COLUMNS = (  # x in the table, heading
 )
 
 
-def verdicts(result: Result) -> draw.Figure:
-    figure, theme, found = draw.new_figure(8, 6), draw.current(), result.verdicts()
-    right, tested = result.right
+@E.picture
+def verdicts(r: Result) -> draw.Figure:
+    figure, theme, found = draw.new_figure(8, 6), draw.current(), verdicts_of(r, 0)
     draw.caption(
-        figure, f"Activations and logits of a convolutional net that reads {right / tested:.1%} of the test digits.\n"
+        figure, f"Activations and logits of a convolutional net that reads {r.accuracy:.1%} of the test digits.\n"
         f"FP16, errors in half-ulps on the values as they are (2048 are 100%);\n"
         f"lost: the largest share within $2^{{±{NEAR}}}$ of them that overflows or becomes zero",
     )  # fmt: skip
     ax = figure.subplots()
-    colors = {RANGE: theme.series[1], data.INSIDE_ONLY: theme.series[0], data.NEITHER: theme.muted}
+    colors = {RANGE: theme.series[1], INSIDE_ONLY: theme.series[0], NEITHER: theme.muted}
     ax.set_axis_off()
     ax.set(xlim=(0, 1.08), ylim=(len(found) + 0.2, -1.7))
     for x, text in COLUMNS:
@@ -549,7 +710,7 @@ def verdicts(result: Result) -> draw.Figure:
 
 def answer(one: Verdict) -> str:
     if one.listed:
-        return {RANGE: "yes", data.INSIDE_ONLY: "in part", data.NEITHER: "no"}[one.needs]
+        return {RANGE: "yes", INSIDE_ONLY: "in part", NEITHER: "no"}[one.needs]
     return "no" if one.needs == RANGE else "yes"
 
 
@@ -563,50 +724,23 @@ def percent(x: float) -> str:
     return "–" if x == 0 else f"{x:.0%}" if x >= 0.01 else "< 1%"
 
 
-def errors(result: Result) -> draw.Figure:
-    units = np.array([2.0 ** formats.get(fmt).significand_bits for fmt in FORMATS])
-    values = np.log2(np.maximum(result.median * units[:, None, None], 2.0**-3))
-    panels = [(f"{FORMATS[f].upper()}, {WAYS[w]}", values[:, f, w]) for f in (0, 1) for w in (EVERY, INSIDE)]
-    ticks = {-3: "⅛", 0: "1", 3: "8", 6: "64", 9: "512", 11: "2048"}
-    return maps(result, "Median error (half-ulps)", panels, (-3, 11), ticks)
+def errors_of(r: Result, way: str) -> Any:
+    """FP16's median errors in half-ulps, as powers of two."""
+    unit = 2.0 ** -formats.get("fp16").significand_bits
+    return np.log2(np.maximum(r.median.sel(format="fp16", way=way) / unit, 2.0**-3))
 
 
-def losses(result: Result) -> draw.Figure:
-    lost = 100 * np.maximum(result.overflow, result.zero)
-    panels = [(f"FP16, {way}", lost[:, 0, w]) for w, way in enumerate(WAYS)]
-    panels.append((f"BF16, {WAYS[INSIDE]}", lost[:, 1, INSIDE]))
-    return maps(
-        result, "Infinite, NaN, or zero instead of a number (%)", panels, (0, 100), {n: f"{n}" for n in (0, 50, 100)}
-    )
+def lost_of(r: Result, way: str) -> Any:
+    """The percentage of FP16's results that overflow or become zero."""
+    return 100 * np.maximum(r.overflow, r.zero).sel(format="fp16", way=way)
 
 
-def maps(
-    result: Result, title: str, panels: list[tuple[str, np.ndarray]], limits: tuple[float, float], ticks: dict[int, str]
-) -> draw.Figure:
-    """Four panels of operations (rows) by scale (columns); between the lines, the scales by which verdicts go."""
-    (figure, axes), ks = draw.panels(8, 8, 2, 2, sharex=True, sharey=True), result.scales
-    figure.suptitle(f"{title}\ndashed: $2^{{±{NEAR}}}$, between which the verdicts go; white: no result is finite",
-                    x=0.01, ha="left", fontsize=11)  # fmt: skip
-    edges = np.append(ks, 2 * ks[-1] - ks[-2]) - (ks[1] - ks[0]) / 2
-    for ax, (name, values) in zip(axes.flat, panels, strict=True):
-        image = ax.pcolormesh(edges, np.arange(len(NAMES) + 1), values, vmin=limits[0], vmax=limits[1], cmap="viridis")
-        for k in (-NEAR, NEAR):
-            ax.axvline(k, color=draw.current().background, linewidth=1.2, linestyle=(0, (3, 2)))
-        ax.set_title(name)
-        ax.grid(visible=False)
-    axes[0, 0].set_yticks(np.arange(len(NAMES)) + 0.5, ["$x^3$" if name == "pow" else name for name in NAMES])
-    axes[0, 0].invert_yaxis()
-    axes[0, 0].set_xticks(range(-16, 9, 8), [f"$2^{{{k}}}$" for k in range(-16, 9, 8)])
-    for ax in axes[1]:
-        ax.set_xlabel("values times")
-    bar = figure.colorbar(image, ax=axes, orientation="horizontal", aspect=50, shrink=0.8)
-    bar.set_ticks(list(ticks), labels=list(ticks.values()))
-    return figure
-
-
-EXPERIMENT = Experiment(
-    title=say("Sensitive operations"),
-    question=say("Which operations fail in half precision, what mends them, and does that support autocast's list?"),
-    budget=6.0, full=Params(), quick=QUICK, result=Result, run=run, rows=rows, claims=CLAIMS,
-    figures=(verdicts, errors, losses), cases=cases,
-)  # fmt: skip
+TITLES = {EVERY: "FP16, every step rounded", INSIDE: "FP16, FP32 inside and one rounding"}
+for name, values, label in (("errors", errors_of, "median error (half-ulps, powers of two)"),
+                            ("losses", lost_of, "infinite or zero instead of a number (%)")):  # fmt: skip
+    E.figure(
+        name,
+        *(heat(partial(values, way=way), x="log2_scale", y="operation", label=label, title=TITLES[way],
+               xlabel="values times a power of two (exponent)") for way in (EVERY, INSIDE)),
+        size=(8, 8),
+    )  # fmt: skip
