@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from .axes import note as note
     from .axes import panels as panels
     from .axes import power_ticks as power_ticks
-    from .axes import smoothed as smoothed
     from .histogram import binade_histogram as binade_histogram
     from .histogram import percent as percent
     from .style import current as current

@@ -240,7 +240,8 @@ E.figure(
     bars((of("sent") + of("reduced")) / 1e3, y="strategy", numbers="{:.1f}", xlabel="kB a step",
          title="Messages of rank 0, an all-reduce twice: ZeRO-3 sends half as much again"),
     bars(beside("order", {"whole batch at once": of("whole"), "same order of additions": of("same_order")}),
-         y="strategy", hue="order", numbers="{:.0f}", xlabel="weights whose bits differ",
+         y="strategy", hue="order", numbers="{:.0f}", xmargin=0.45,
+         legend={"loc": "lower right"}, xlabel="weights whose bits differ",
          title="Against one process: the same bits in the same order of additions"),
     size=lambda r: (8, 4 + 0.8 * len(r.p.strategies)),
 )  # fmt: skip
