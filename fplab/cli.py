@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from . import settings, starting
-from .columns import terminal_width, wrapped
+from .columns import harmless, terminal_width, wrapped
 from .errors import LabError, demand, did_you_mean, integer, missing, unknown
 from .language import lang
 from .roundings import Rounding
@@ -559,6 +559,7 @@ class Parser(argparse.ArgumentParser):
         print(self.format_help(), end="", file=file)
 
     def error(self, message: str, asks: str = "") -> None:  # type: ignore[override]
+        message = harmless(message, " ")  # it quotes what was typed
         found = next(((m, own) for pattern, own in WRONG if (m := pattern.fullmatch(message))), None)
         wrong = Message(found[1], found[0].groupdict()) if found else message
         raise LabError(f"{say('{prog}: {message}. See {prog} --help.', prog=self.prog, message=wrong)}{asks}")
@@ -646,7 +647,8 @@ def answered(argv: Sequence[str] | None) -> int:
             raise
         text = str(known)
         if known.call and text.startswith(known.call):  # a Python call: quote the command that was typed instead
-            text = f"fplab {shlex.join(argv or sys.argv[1:])}{text.removeprefix(known.call)}"
+            typed = harmless(shlex.join(argv or sys.argv[1:]), " ")
+            text = f"fplab {typed}{text.removeprefix(known.call)}"
         complain(text)
         return 2
 

@@ -333,6 +333,15 @@ def test_no_text_of_a_stranger_reaches_the_terminal_as_it_is(
     assert "\N{REPLACEMENT CHARACTER}[2J" in told.out
 
 
+def test_no_argument_reaches_the_terminal_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """It may be a stranger's file name, which the shell put in the place of ``*``."""
+    for words in (["inspect", HOSTILE], ["verify", HOSTILE], [HOSTILE], ["run", HOSTILE], ["list", HOSTILE]):
+        assert cli.main(words) == 2
+        said = capsys.readouterr().err
+        assert not set(said) & {*"\x1b\x07\x9b\u202e\r"}, said
+        assert not re.search("(?m)^GPU", said)
+
+
 def test_verify_says_what_a_checksum_does_not_prove(
     only_toy: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
