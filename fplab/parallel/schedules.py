@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from ..errors import LabError, door, integer, one_of
@@ -39,7 +39,7 @@ class Timeline:
     chunks: int
     forward: Fraction
     backward: Fraction
-    slots: tuple[Slot, ...]
+    slots: tuple[Slot, ...] = field(repr=False)
 
     @property
     def span(self) -> Fraction:
