@@ -257,6 +257,30 @@ def sweep(args: Arguments) -> int:
     return run_sweep(args)
 
 
+def survey(args: Arguments) -> int:
+    """Say what every layer of a model loses in formats and recipes, worst first, and which mixture to take."""
+    demand("torch", "matplotlib")
+    from .nn.diagnose.command import survey as run_survey
+
+    return run_survey(args)
+
+
+def explain(args: Arguments) -> int:
+    """Say why two ways of computing a model's output differ: by layer, by setting, and where the bits first part."""
+    demand("torch", "matplotlib")
+    from .nn.diagnose.command import explain as run_explain
+
+    return run_explain(args)
+
+
+def watch(args: Arguments) -> int:
+    """Train a model for some steps with AdamW, and say what the run needs of formats and recipes."""
+    demand("torch", "matplotlib")
+    from .nn.diagnose.command import watch as run_watch
+
+    return run_watch(args)
+
+
 def inspect(args: Arguments) -> int:
     """Show a value in formats: bits, exact value, error, neighbours, flags."""
     from .inspection import DEFAULT_FORMATS
@@ -426,6 +450,38 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--every", type=int, default=50, metavar="N", help="steps between checkpoints (default: 50)")
 
 
+MODEL = "MODULE:NAME or FILE.py:NAME of a function that gives (model, batches) or (model, batches, loss)"
+
+
+def _model_arguments(parser: argparse.ArgumentParser, out: str) -> None:
+    parser.add_argument("model", metavar="MODEL", help=MODEL)
+    parser.add_argument("--out", type=Path, default=Path(out), metavar="DIR", help="where HTML, JSON and CSV go")
+
+
+def _survey_arguments(parser: argparse.ArgumentParser) -> None:
+    _model_arguments(parser, "survey")
+    parser.add_argument("--gpu", default="H100", metavar="GPU", help="whose units multiply (default: H100)")
+    formats = "of all operands, without a scale (default: bf16)"
+    parser.add_argument("--formats", nargs="*", metavar="FORMAT", default=["bf16"], help=formats)
+    parser.add_argument("--recipes", nargs="*", metavar="RECIPE", default=[], help="such as fp8_current mxfp8 nvfp4")
+    budget = "by how much the loss may change (default: 0.01)"
+    parser.add_argument("--budget", type=float, default=0.01, metavar="LOSS", help=budget)
+
+
+def _explain_arguments(parser: argparse.ArgumentParser) -> None:
+    _model_arguments(parser, "explain")
+    for name in ("a", "b"):
+        text = "a way of computing it, as NAME=VALUE: gpu, inputs, recipe, split_k, rows; none: torch's own arithmetic"
+        parser.add_argument(f"--{name}", nargs="*", metavar="SETTING", default=[], help=text)
+
+
+def _watch_arguments(parser: argparse.ArgumentParser) -> None:
+    _model_arguments(parser, "watch")
+    parser.add_argument("--recipes", nargs="*", metavar="RECIPE", default=[], help="such as fp8_current mxfp8 nvfp4")
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="steps of AdamW (default: 20)")
+    parser.add_argument("--rate", type=float, default=1e-3, metavar="RATE", help="learning rate (default: 0.001)")
+
+
 def _memory_arguments(parser: argparse.ArgumentParser) -> None:
     def group(title: str, *rows: tuple[str, type, str, str]) -> Any:
         part = parser.add_argument_group(title)
@@ -485,6 +541,11 @@ COMMANDS: tuple[Command, ...] = (
     Command("figures", "draw figures, or --check the data behind them", "--check", _figures_arguments, figures),
     Command("record", "record what a GPU computes", "--out records", _record_arguments, record),
     Command("verify", "compare recorded or --live hardware bit by bit", "--live", _verify_arguments, verify),
+    Command("survey", "which layers of your model stand which format", "my.py:build --recipes mxfp8",
+            _survey_arguments, survey),
+    Command("explain", "why two ways of computing your model differ",
+            "my.py:build --b gpu=H100", _explain_arguments, explain),
+    Command("watch", "what a training run of your model needs", "my.py:build", _watch_arguments, watch),
     Command("sweep", "train seeds x recipes x models", "--out sweep --seeds 0-4", _sweep_arguments,
             sweep),
     Command("memory", "count the bytes of a run", "--preset bloom-176b", _memory_arguments, memory),

@@ -98,17 +98,18 @@ def grid(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
     """Rows of cells under each other, the first the heads of the columns.
 
     Where they take more than ``width`` columns, the widest cells go on below: broken between words, after ``/`` and
-    ``..``, and at the dots of a name.
+    ``..``, and at the dots of a name. The first column, a layer's name say, stays whole.
 
     >>> print(*grid([["layer", "in"], ["blocks.0.proj", "e4m3 x2^6"]], 16), sep="\\n")
-    layer    in
-    -------  -------
-    blocks.  e4m3
-    0.proj   x2^6
+    layer          in
+    -------------  ----
+    blocks.0.proj  e4m3
+                   x2^6
     """
     pieces = [[[p for p in BREAKS.split(cell) if p] or [""] for cell in row] for row in rows]
     wide = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
     least = [max(width_of(p.rstrip()) for cell in column for p in cell) for column in zip(*pieces, strict=True)]
+    least[0] = wide[0]
     while width is not None and sum(wide) + 2 * (len(wide) - 1) > width and wide != least:
         wide[max((w, i) for i, w in enumerate(wide) if w > least[i])[1]] -= 1
     lines = []

@@ -524,3 +524,31 @@ def own_integers(record: object, **bounds: tuple[int, int]) -> None:
 def own_integer(record: object, name: str, low: int, high: int, why: str = "") -> None:
     """Make a frozen record's field the plain integer that it stands for (numpy's, say), or raise the rule."""
     object.__setattr__(record, name, integer(name, getattr(record, name), low, high, why))
+
+
+# --- what a script shows ------------------------------------------------------------------------------------------
+def _shown(before: Callable[..., Any]) -> Callable[..., Any]:
+    """What shows an error that ends a program: of a refusal the caller's own lines and the sentence."""
+
+    def show(kind: type[BaseException], error: BaseException, inside: Any) -> None:
+        if isinstance(error, LabError):
+            error.__traceback__ = inside = callers_lines(inside)
+        before(kind, error, inside)
+
+    return show
+
+
+def callers_lines(inside: Any) -> Any:
+    """A traceback without the frames below the call into this package; None where it begins here."""
+    frames = []
+    while inside is not None and not inside.tb_frame.f_code.co_filename.startswith(HOME):
+        frames.append(inside)
+        inside = inside.tb_next
+    below = None
+    for one in reversed(frames):
+        below = types.TracebackType(below, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return below
+
+
+HOME = str(Path(__file__).parent)
+sys.excepthook = _shown(sys.excepthook)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import sys
@@ -15,7 +16,7 @@ import numpy as np
 from ..columns import as_csv
 from ..formats import Format
 from ..storage import write_text
-from ..words import Text
+from ..words import Text, chosen
 
 T = TypeVar("T")
 
@@ -57,9 +58,28 @@ class Report:
         """All of it as JSON; what is not finite is null."""
         return json.dumps(plain(self.facts()), indent=1) + "\n"
 
+    def html(self) -> str:
+        """All of it as one page that needs no other file: what it says, its figure, and its rows, sorted at a click."""
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+        from markupsafe import Markup
+
+        folder = FileSystemLoader(Path(__file__).parent)
+        environment = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+        (heads, *rows), picture = csv.reader(self.csv().splitlines()), ""
+        if hasattr(self, "figure"):
+            from ..draw.style import svg_of
+
+            picture = svg_of(self.figure())
+        verdict, *tables = ["\n".join(lines) for lines in self.paragraphs() if lines]
+        return environment.get_template("report.html.jinja2").render(
+            name=self.FILE, language=chosen(), verdict=verdict, tables=tables, picture=Markup(picture), heads=heads,
+            rows=rows,
+        )  # fmt: skip
+
     def save(self, folder: str | Path) -> None:
-        """Write it into a folder as .csv, .json, .txt (as it is printed) and, if it has a figure, .png."""
-        for suffix, text in (("csv", self.csv()), ("json", self.json()), ("txt", f"{self}\n")):
+        """Write it into a folder as .csv, .json, .txt (as it is printed), .html and, if it has a figure, .png."""
+        texts = {"csv": self.csv(), "json": self.json(), "txt": f"{self}\n", "html": self.html()}
+        for suffix, text in texts.items():
             write_text(Path(folder) / f"{self.FILE}.{suffix}", text)
         if hasattr(self, "figure"):
             from ..draw.style import save

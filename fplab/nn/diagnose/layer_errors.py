@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ... import formats
-from ...errors import LabError
+from ...errors import LabError, unknown
 from ...kernels import discrepancy as kernel
 from ...scaled import Scaled
 from ...threads import split
@@ -142,7 +142,13 @@ def choice_of(given: formats.FormatLike | Recipe) -> Recipe:
     """A recipe, or one that rounds all operands of products to a format, as they are."""
     if isinstance(given, Recipe) or (isinstance(given, str) and given in RECIPES):
         return get_recipe(given)
-    return Recipe(formats.get(given).name, high=formats.get(given).name)
+    try:
+        name = formats.get(given).name
+    except LabError:
+        if isinstance(given, str):
+            raise unknown("format or recipe", given, [*formats.NAMES, *RECIPES]) from None
+        raise
+    return Recipe(name, high=name)
 
 
 def width(recipe: Recipe) -> float:

@@ -1,0 +1,128 @@
+"""``fplab survey``, ``explain`` and ``watch``: a stranger's model by its name, an answer in the terminal, its files."""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fplab import cli
+
+BUILD = """
+import torch
+from torch import nn
+
+def build():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 32), nn.Linear(32, 4))
+    return model, [(torch.randn(8, 16), torch.randint(4, (8,)))]
+
+def own_loss():
+    model, batches = build()
+    return model, batches, lambda model, batch: (model(batch[0]).square().mean(), model(batch[0]))
+
+class Answer:
+    def __init__(self, loss):
+        self.loss = loss
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x, y):
+        return Answer(((self.layer(x) - y) ** 2).mean())
+
+def with_loss():
+    return Own(), {"x": torch.ones(2, 4), "y": torch.zeros(2, 4)}
+
+def nothing():
+    return 3
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "strangers_model.py").write_text(BUILD)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "strangers_model", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["strangers_model:build", "strangers_model.py:build", "strangers_model:own_loss"])
+def test_a_survey_says_what_to_take_and_a_line_a_layer_worst_first(here: Path, name: str, capsys: Any) -> None:
+    assert cli.main(["survey", name, "--gpu", "B200", "--recipes", "mxfp8", "nvfp4", "--out", "out"]) == 0
+    text = capsys.readouterr().out
+    assert re.match(r"(Recommended|No assignment)", text)
+    head, _, *lines = text.split("\n\n")[1].splitlines()
+    assert head.split()[:2] == ["layer", "take"]
+    assert sorted(line.split()[0] for line in lines) == ["0", "2", "3"]
+    effects = [max(abs(float(x)) for x in re.findall(r"[+-]\d\.\de[+-]\d\d", line)) for line in lines]
+    assert effects == sorted(effects, reverse=True)
+    found = json.loads((here / "out/survey.json").read_text())
+    assert found["gpu"] == "B200"
+    page = (here / "out/survey.html").read_text(encoding="utf-8")
+    rows = list(csv.reader((here / "out/survey.csv").read_text().splitlines()))
+    assert page.count("<tr>") == len(rows)
+    assert "<svg" in page
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+
+
+def test_explain_and_watch_answer_too(here: Path, capsys: Any) -> None:
+    ways = ["--a", "gpu=A100", "inputs=fp16", "--b", "gpu=H100", "inputs=fp16", "split_k=2"]
+    assert cli.main(["explain", "strangers_model:build", *ways]) == 0
+    assert "plan: one chain in a, Plan(split_k=2) in b" in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["watch", "strangers_model:with_loss", "--steps", "3", "--recipes", "mxfp8"]) == 0
+    assert capsys.readouterr().out.startswith("Own with AdamW: 3 steps")
+    files = {path.name for path in [*(here / "explain").iterdir(), *(here / "watch").iterdir()]}
+    assert {"explain.html", "explain.json", "watch.html", "watch.csv"} <= files
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["survey", "strangers_model"],
+            "the model 'strangers_model' is not possible; allowed: MODULE:NAME or FILE.py:",
+        ),
+        (["survey", "strangers_model:bild"], "the model 'strangers_model:bild' cannot be imported"),
+        (["survey", "no_such_file.py:build"], "the model 'no_such_file.py:build' cannot be imported"),
+        (["survey", "strangers_model:nothing"], "the model 'strangers_model:nothing' gives 3; allowed: MODULE:NAME"),
+        (["survey", "strangers_model:build", "--recipes", "nvfp5"], "Did you mean 'nvfp4'"),
+        (["explain", "strangers_model:build", "--a", "gpu"], "--a gpu is not possible; allowed: NAME=VALUE"),
+        (["explain", "strangers_model:build", "--b", "gpus=H100"], "unknown setting of a way 'gpus'"),
+        (["watch", "strangers_model:build", "--steps", "0"], "--steps=0 is not possible; allowed: 1 to"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(here: Path, words: list[str], said: str, capsys: Any) -> None:
+    assert cli.main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert said in " ".join(captured.err.split())
+
+
+def test_a_refusal_that_ends_a_script_shows_its_own_lines_and_the_sentence(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import fplab\n\ndef f():\n    fplab.quantize(1.0, 'fp12')\n\nf()\n")
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    frames = re.findall(r'File "([^"]*)"', ended.stderr)
+    assert frames == [str(script)] * 2
+    said = ended.stderr.splitlines()[-1]
+    assert said.startswith("fplab.errors.LabError: fplab.quantize(1.0, 'fp12'): unknown format 'fp12'")
+
+
+def test_a_browser_sorts_the_rows_of_a_report(here: Path, chromium: Any) -> None:
+    assert cli.main(["survey", "strangers_model:build", "--out", "out"]) == 0
+    page = chromium.new_page(viewport={"width": 390, "height": 800})
+    page.goto((here / "out/survey.html").as_uri())
+    heads = page.locator("th").all_inner_texts()
+    page.locator("th").nth(heads.index("effect")).click()
+    shown = page.locator(f"tbody td:nth-child({heads.index('effect') + 1})").all_inner_texts()
+    values = [float(x) for x in shown if x not in ("", "nan")]
+    assert values == sorted(values, reverse=True)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.close()
