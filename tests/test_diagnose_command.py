@@ -92,7 +92,7 @@ def test_explain_and_watch_answer_too(here: Path, capsys: Any) -> None:
         (["survey", "strangers_model:bild"], "the model 'strangers_model:bild' cannot be imported"),
         (["survey", "no_such_file.py:build"], "the model 'no_such_file.py:build' cannot be imported"),
         (["survey", "strangers_model:nothing"], "the model 'strangers_model:nothing' gives 3; allowed: MODULE:NAME"),
-        (["survey", "strangers_model:build", "--recipes", "nvfp5"], "Did you mean 'nvfp4'"),
+        (["survey", "strangers_model:build", "--recipes", "nvpf4"], "Did you mean 'nvfp4'"),
         (["explain", "strangers_model:build", "--a", "gpu"], "--a gpu is not possible; allowed: NAME=VALUE"),
         (["explain", "strangers_model:build", "--b", "gpus=H100"], "unknown setting of a way 'gpus'"),
         (["watch", "strangers_model:build", "--steps", "0"], "--steps=0 is not possible; allowed: 1 to"),

@@ -320,7 +320,7 @@ def test_the_model_is_left_as_it_was():
 def test_files_hold_the_numbers_in_full(tmp_path):
     found = quietly(of(0), tokens(0), H100, {"gpu": "A100", "inputs": "bf16"})
     found.save(tmp_path)
-    names = ["explain.csv", "explain.json", "explain.png", "explain.txt", "first.png"]
+    names = ["explain.csv", "explain.html", "explain.json", "explain.png", "explain.txt", "first.png"]
     assert sorted(p.name for p in tmp_path.iterdir()) == names
     table = list(csv.DictReader(io.StringIO((tmp_path / "explain.csv").read_text())))
     assert [float(line["alone"]) for line in table] == [row.alone for row in found.rows]

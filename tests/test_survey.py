@@ -372,7 +372,7 @@ def test_what_a_choice_costs():
 
 def test_files_hold_the_numbers_in_full(found, tmp_path):
     found.save(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [f"survey.{end}" for end in ("csv", "json", "png", "txt")]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"survey.{end}" for end in ("csv", "html", "json", "png", "txt")]
     table = list(csv.DictReader(io.StringIO((tmp_path / "survey.csv").read_text())))
     assert len(table) == len(found.rows) == 3 * 2 * 3
     assert [float(line["local"]) for line in table] == [row.local for row in found.rows]
@@ -409,9 +409,9 @@ def test_what_is_no_folder_is_refused_in_a_sentence(found, tmp_path):
         (lambda: survey(model(), batches(1), loss, []), "nothing to survey"),
         (lambda: survey(model(), batches(1), loss, budget=-1), r"budget=-1 is not possible; allowed: 0 and more"),
         (lambda: survey(model(), batches(1), loss, cosine=1.0), "cosine=1.0 is not possible; allowed: 0 and"),
-        (lambda: survey(model(), batches(1), loss, ["fp31"]), "unknown format 'fp31'"),
+        (lambda: survey(model(), batches(1), loss, ["fp31"]), "unknown format or recipe 'fp31'"),
         (lambda: survey(model(), batches(1), loss, [], ["nvfp4"]), "has no unit"),
-        (lambda: survey(model(), batches(1), loss, "fp31"), "unknown format 'fp31'"),
+        (lambda: survey(model(), batches(1), loss, "fp31"), "unknown format or recipe 'fp31'"),
         (lambda: survey(model().requires_grad_(False), batches(1), loss, ["bf16"], progress=said.append),
          "loss gave a tensor without a gradient; a survey runs backward, too: some parameter must need one"),
         (lambda: survey(model(), batches(1), lambda m, b: m(b[0]), ["bf16"], progress=said.append),
