@@ -372,7 +372,9 @@ def test_what_a_choice_costs():
 
 def test_files_hold_the_numbers_in_full(found, tmp_path):
     found.save(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [f"survey.{end}" for end in ("csv", "html", "json", "png", "txt")]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        f"survey.{end}" for end in ("csv", "html", "json", "png", "txt")
+    ]
     table = list(csv.DictReader(io.StringIO((tmp_path / "survey.csv").read_text())))
     assert len(table) == len(found.rows) == 3 * 2 * 3
     assert [float(line["local"]) for line in table] == [row.local for row in found.rows]
