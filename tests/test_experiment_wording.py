@@ -115,18 +115,17 @@ def test_the_times_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
         runner.Finished("schedules", (), (Path("a.svg"), Path("b.svg")), 2.5, 6.0, 0.3),
         runner.Finished("formats", (), (), 1.0, None),
     ]
-    english = cli.times(done, Path("out"), 3.0, 2)
+    english = [*cli.times(done, 3.0, 2), *cli.remarks(done)]
     with speaking("zh"):
-        chinese = cli.times(done, Path("out"), 3.0, 2)
+        chinese = [*cli.times(done, 3.0, 2), *cli.remarks(done)]
     assert english == [
-        "seconds of one core: schedules 2.5 s of 6 s, formats 1.0 s, and once, compiling kernels 0.3 s, in",
-        "      all 4 s of cores, 3 s by the clock, in 2 processes",
-        "2 files in out/",
+        "seconds of one core: schedules 2.5 s of 6 s, formats 1.0 s, in all 4 s of cores, 3 s by the clock,",
+        "      in 2 processes",
+        "Compiling kernels, once on a machine, took 0 s of one core.",
     ]
     assert chinese == [
-        "单核用时：schedules 2.5 秒（限 6 秒），formats 1.0 秒，另有一次性的核函数编译 0.3 秒，各核合计 4",
-        "      秒，实际经过 3 秒，共 2 个进程",
-        "2 个文件在 out/ 中",
+        "单核用时：schedules 2.5 秒（限 6 秒），formats 1.0 秒，各核合计 4 秒，实际经过 3 秒，共 2 个进程",
+        "编译内核（每台机器一次）用了单核 0 秒。",
     ]
 
 
