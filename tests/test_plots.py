@@ -24,7 +24,6 @@ from matplotlib.text import Text
 from fplab.draw import layouts, style
 from fplab.draw.histogram import binade_histogram, format_thresholds, percent, shares
 from fplab.draw.numberline import number_line, values_between
-from fplab.draw.shares import stacked_shares
 from fplab.draw.strip import bit_strip
 from fplab.draw.themes import DARK, LIGHT, Theme, adaptive, colours, sheet
 from fplab.formats import get
@@ -242,7 +241,6 @@ def axes():
     return style.new_figure().subplots()
 
 
-SHARES = {"zero": np.array([0.2, 0.4]), "normal": np.array([0.3, 0.5])}
 test_what_cannot_be_drawn_is_refused = refusals.saying(
     (lambda: style.theme_of("dusk"), "unknown theme 'dusk'. Allowed: light, dark."),
     (lambda: style.save(style.new_figure(), "a.gif", "light"), "cannot be saved as '.gif'; allowed: .svg, .png"),
@@ -250,7 +248,6 @@ test_what_cannot_be_drawn_is_refused = refusals.saying(
     (lambda: number_line(axes(), "fp16", 0, 1), "fp16 has 15,360 values between 0 and 1; at most 400"),
     (lambda: number_line(axes(), "fp16", 1, 1), "must be less than"),
     (lambda: number_line(axes(), "e4m3", 400, 448, x=1e6), "rounds to NaN in e4m3"),
-    (lambda: stacked_shares(axes(), np.arange(2), SHARES), "shares add up to 0.5 to 0.9; they must add up to 1."),
 )
 
 

@@ -1,52 +1,12 @@
-"""Shares of a whole: what becomes of the values of a tensor, against a setting, or over the plane of two magnitudes."""
-
-from collections.abc import Mapping
-from typing import Any
+"""Shares of a whole over the plane of two magnitudes."""
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.patches import Patch
 
-from ..errors import LabError
 from .style import current
 
 FATE_SERIES = {"zero": 1, "subnormal": 2, "normal": 0, "overflow": 5}
-FATE_HATCH = {"zero": "", "subnormal": "////", "normal": "", "overflow": "xxx"}
-FATE_ALPHA = {"zero": 0.9, "subnormal": 0.5, "normal": 0.35, "overflow": 0.9}
-
-
-def fate_patches(names: Mapping[str, str]) -> list[Patch]:
-    """Legend handles for fates: fate -> the text beside it."""
-    return [Patch(label=text, **fill(fate)) for fate, text in names.items()]
-
-
-def fill(fate: str) -> dict[str, Any]:
-    """How the area of a fate is drawn: keyword arguments of a patch."""
-    theme = current()
-    color = theme.series[FATE_SERIES[fate]]
-    return {
-        "facecolor": (*to_rgb(color), FATE_ALPHA[fate]),
-        "edgecolor": theme.background,
-        "hatch": FATE_HATCH[fate],
-        "linewidth": 0,
-    }
-
-
-def stacked_shares(ax: Axes, x: np.ndarray, shares: Mapping[str, np.ndarray]) -> None:
-    """Draw shares that add up to 1 as touching stacked bars of width 1, from the bottom up.
-
-    ``x``: integers (N,). ``shares``: fate ("zero", "subnormal", "normal", "overflow") -> (N,) between 0 and 1.
-    """
-    total = np.sum(list(shares.values()), axis=0)
-    if not np.allclose(total, 1):
-        raise LabError(f"shares add up to {total.min():.4g} to {total.max():.4g}; they must add up to 1.")
-    bottom, edges = np.zeros(len(x)), np.append(x - 0.5, x[-1] + 0.5)
-    for fate, share in shares.items():
-        ax.stairs(bottom + 100 * share, edges, baseline=bottom, fill=True, **fill(fate))  # one patch, not one a bar
-        bottom = bottom + 100 * share
-    ax.set(xlim=(x.min() - 0.5, x.max() + 0.5), ylim=(0, 100))
-    ax.grid(visible=False)
 
 
 def magnitude_map(
