@@ -1,6 +1,8 @@
 """The README is true: its Python says what its comments say, its commands and files exist, both languages agree."""
 
+import contextlib
 import doctest
+import io
 import os
 import re
 import subprocess
@@ -29,6 +31,21 @@ def test_python_prints_what_is_shown():
         test = doctest.DocTestParser().get_doctest(block, {}, "README.md", "README.md", 0)
         assert len(test.examples) > 5
         assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_the_survey_of_a_model_says_what_is_shown():
+    """Its words; its numbers within a tenth, since torch's FP32 sums depend on the processor."""
+    shown = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", TEXT, re.DOTALL)
+    assert len(shown) == 2
+    assert shown[0] == shown[1]
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        exec(compile(shown[0][0], "README.md", "exec"), {})
+    number = re.compile(r"\d+\.\d+(?:e-\d+)?")
+    one, other = (" ".join(text.split()) for text in (told.getvalue(), shown[0][1]))
+    assert number.sub("#", one) == number.sub("#", other)
+    for found, said in zip(number.findall(one), number.findall(other), strict=True):
+        assert abs(float(found) - float(said)) <= 0.1 * float(said)
 
 
 def test_its_pictures_are_of_modest_size():
