@@ -10,6 +10,7 @@ from torch import nn
 
 from fplab.memory import Transformer, estimate, stages
 from fplab.memory.measuring import Tracker
+from fplab.nn.cuda_autocast import autocast
 
 BATCH, LENGTH = 2, 32
 TOKENS = torch.arange(BATCH * LENGTH).reshape(BATCH, LENGTH) * 7 % 96
@@ -40,17 +41,29 @@ def llama(attention: str = "sdpa") -> nn.Module:
     ))  # fmt: skip
 
 
-def peak(model: nn.Module, precision: str) -> int:
+def dropped(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+    """Dropout as a GPU has it, which keeps a mask of bytes."""
+    return torch.native_dropout(x, p, True)[0] if training and p else x
+
+
+def spread(logits: torch.Tensor) -> torch.Tensor:
+    return logits.logsumexp(-1).mean()
+
+
+def peak(
+    model: nn.Module, precision: str, inputs: dict[str, torch.Tensor] = INPUTS, loss: Any = lambda out: out.loss
+) -> int:
     """Bytes at the peak of a step as people write it, whose gradients are there already."""
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
     with Tracker() as tracker:
         tracker.mark([*model.parameters(), *model.buffers(), *(p.grad for p in model.parameters())], "given")
-        tracker.mark(INPUTS.values(), "inputs")
+        tracker.mark(inputs.values(), "inputs")
         tracker.restart()
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "amp"):
-            out = model(**INPUTS)
-        out.loss.backward()
+        with autocast("bf16", enabled=precision == "amp", product="torch"):
+            out = model(**inputs)
+            value = loss(out)
+        value.backward()
         return tracker.peak - tracker.live["inputs"]
 
 
@@ -84,6 +97,19 @@ def test_the_estimate_of_torch_s_own_encoder_is_the_peak_of_its_step(precision: 
     module = Encoder(layer, 2, enable_nested_tensor=False)
     rank = estimate(module, inputs=INPUTS, precision=precision).fullest
     assert rank.total - rank.device["states"] == peak(module, precision)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp"])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small"])
+def test_the_estimate_of_a_convolutional_network_is_the_peak_of_its_step(
+    name: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batch norms keep their statistics in FP32, also of inputs in BF16; dropout keeps a mask of bytes, as CUDA's."""
+    monkeypatch.setattr(nn.functional, "dropout", dropped)
+    module = getattr(library("torchvision").models, name)(num_classes=10).train()
+    inputs = {"x": torch.zeros(4, 3, 64, 64)}
+    rank = estimate(module, inputs=inputs, loss=spread, precision=precision).fullest
+    assert rank.total - rank.device["states"] == peak(module, precision, inputs, spread)
 
 
 def test_a_preset_counts_what_the_library_s_module_holds_but_for_what_is_named() -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ..errors import LabError, summary
+from ..nn.cuda_autocast import autocast
 from .measuring import Tracker
 from .recipes import Precision
 from .tracing import on_shapes, saving
@@ -31,9 +32,9 @@ def traced_step(module: nn.Module, inputs: Any, loss: Callable[[Any], Any] | Non
 
     Where ``loss`` is None, the output itself is the loss if it is one number, or has it as its ``.loss``.
     Weights and inputs are taken in the precision's format, BF16 where that is narrower than FP32. Where products have
-    fewer bits than the weights, the pass runs under torch's autocast, as the CPU knows it. The CPU's operations are
-    taken, too, where a model asks for what the meta device does not know, such as whether a mask is all ones. torch's
-    attention is one kernel everywhere, see :class:`~fplab.memory.tracing.ShapesAlone`.
+    fewer bits than the weights, the pass runs under CUDA's autocast. The CPU's operations are taken, too, where a
+    model asks for what the meta device does not know, such as whether a mask is all ones. torch's attention and dropout
+    are a GPU's kernels everywhere, see :class:`~fplab.memory.tracing.ShapesAlone`.
     """
     named = inputs if isinstance(inputs, dict) else {}
     plain = () if isinstance(inputs, dict) else inputs if isinstance(inputs, tuple | list) else (inputs,)
@@ -49,7 +50,7 @@ def traced_step(module: nn.Module, inputs: Any, loss: Callable[[Any], Any] | Non
             tracker.mark([*given, *(x.grad for x in leaves if x.grad is not None)], "given")
             tracker.restart()
             before = tracker.total
-            with saving(known, running) as saved_tensors, torch.autocast("cpu", torch.bfloat16, enabled=cast):
+            with saving(known, running) as saved_tensors, autocast("bf16", enabled=cast, product="torch"):
                 output = call()
                 value = _loss(output, loss)
             if value is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
@@ -11,11 +12,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import LabError, door, summary
 
 T = TypeVar("T")
-ATTENTION = nn.functional.scaled_dot_product_attention
+ATTENTION, DROPOUT = nn.functional.scaled_dot_product_attention, nn.functional.dropout
+NORMS = {getattr(torch.ops.aten, f"native_{kind}_norm").default for kind in ("batch", "group", "layer")}
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -86,40 +89,42 @@ def saving(known: Collection[Any], running: list[str]) -> Iterator[Callable[[], 
 
 
 class ShapesAlone(TorchFunctionMode):
-    """Takes tensors that functions bring along, such as labels, by their shape too, and attention as one kernel.
+    """Takes tensors that functions bring along, such as labels, by their shape too, attention and dropout as kernels.
 
     ``known``: gets those tensors. ``fused``: ``scaled_dot_product_attention`` is the kernel of one piece that GPUs have
     for it. That saves its operands, its result and a number for each row; the meta device would take it apart, as a CPU
-    does where weights are dropped at random, and save matrices.
+    does where weights are dropped at random, and save matrices. Dropout keeps a mask of one byte an element, as GPUs'.
     """
 
     def __init__(
         self, shape_of: Callable[[torch.Tensor], torch.Tensor], device: str, known: list[Any], fused: bool
     ) -> None:
         super().__init__()
-        self._shape_of, self._meta, self._known, self._fused = shape_of, device == "meta", known, fused
+        self._shape_of, self._meta, self._known = shape_of, device == "meta", known
+        self._kernels: dict[Any, Callable[..., Any]] = {ATTENTION: self._attend, DROPOUT: self._drop} if fused else {}
         self._brought: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # the first, so that its id stays its own
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = pytree.tree_map_only(torch.Tensor, self._of, (args, kwargs or {}))
-        if self._fused and func is ATTENTION:
-            return self._attend(*given[0], **given[1])
-        return func(*given[0], **given[1])
+        kernel = self._kernels.get(func, func)
+        return kernel(*given[0], **given[1])
 
     def __enter__(self) -> "ShapesAlone":
-        if self._fused:  # no mode sees what nn.MultiheadAttention calls, nor what a reentrant checkpoint recomputes
-            nn.functional.scaled_dot_product_attention = self._attend_where_shapes
+        # no mode sees what nn.MultiheadAttention calls, nor what a reentrant checkpoint recomputes
+        for function in self._kernels:
+            setattr(nn.functional, function.__name__, partial(self._where_shapes, function))
         return cast("ShapesAlone", super().__enter__())
 
     def __exit__(self, *error: Any) -> None:
-        nn.functional.scaled_dot_product_attention = ATTENTION
+        for function in self._kernels:
+            setattr(nn.functional, function.__name__, function)
         super().__exit__(*error)
 
-    def _attend_where_shapes(self, query: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
-        if not self._has_shape_alone(query):  # of another thread
-            return ATTENTION(query, *rest, **named)
+    def _where_shapes(self, function: Callable[..., Any], tensor: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        if not self._has_shape_alone(tensor):  # of another thread
+            return function(tensor, *rest, **named)
         given = pytree.tree_map_only(torch.Tensor, self._of, (rest, named))
-        return self._attend(query, *given[0], **given[1])
+        return self._kernels[function](tensor, *given[0], **given[1])
 
     def _has_shape_alone(self, tensor: torch.Tensor) -> bool:
         return tensor.device.type == "meta" if self._meta else isinstance(tensor, FakeTensor)
@@ -131,6 +136,14 @@ class ShapesAlone(TorchFunctionMode):
             self._brought[id(tensor)] = tensor, self._shape_of(tensor)
             self._known.append(self._brought[id(tensor)][1])
         return self._brought[id(tensor)][1]
+
+    @staticmethod
+    def _drop(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        """A mask of bytes, as CUDA's; a CPU keeps floating-point numbers."""
+        dropped: torch.Tensor = (
+            torch.native_dropout(x, p, True)[0] if training and 0 < p < 1 else DROPOUT(x, p, training)
+        )
+        return dropped
 
     @staticmethod
     def _attend(
@@ -150,6 +163,14 @@ class ShapesAlone(TorchFunctionMode):
         attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         result: torch.Tensor = attention(query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
         return result
+
+
+class WideStatistics(TorchDispatchMode):
+    """Norms keep mean and reciprocal deviation in FP32, as GPUs' do; a CPU's shape alone has them in its input's."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        return (out[0], *(x.float() for x in out[1:])) if func in NORMS else out
 
 
 @door
@@ -201,9 +222,10 @@ def on_shapes(
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=device)
 
     mode = nullcontext() if device == "meta" else FakeTensorMode()
+    statistics = WideStatistics() if fused else nullcontext()
     known: list[Any] = []
     shapes = ShapesAlone(shape_of, device, known, fused or device == "meta")
-    with naming(module) as running, mode:
+    with naming(module) as running, mode, statistics:
         tensors = {name: shape_of(p).requires_grad_(p.requires_grad) for name, p in module.named_parameters()}
         tensors |= {name: shape_of(b) for name, b in module.named_buffers()}
         try:
