@@ -164,7 +164,7 @@ def test_figures_writes_and_checks(only_toy: None, capsys: pytest.CaptureFixture
 
 
 def test_a_check_that_compares_nothing_is_no_success(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
-    toy.install(result=toy.Params)
+    toy.install(digested=lambda: ())
     assert cli.main(["figures", "toy"]) == 0
     assert cli.main(["figures", "--check"]) == 1
     assert "none of its arrays has the same bits everywhere" in " ".join(capsys.readouterr().out.split())

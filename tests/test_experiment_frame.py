@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import toy
-from experiments.frame import Mutant, frame
+from experiments.frame import Mutant, frame, silent
 from gpu_cases import computed_on_cpu
 
 from fplab.experiments.outcomes import Evidence, Outcome, Sample, Status, absent, failed, measured, passed
@@ -15,7 +15,7 @@ from fplab.experiments.statistics import both, equivalent, superior
 
 def holds(outcome: Outcome, evidence: Evidence = Evidence.PROVED, absent: str | None = None) -> None:
     """What the frame asks of a claim that ends so."""
-    test = frame(toy, toy.QUICK, (), absent=absent)["test_a_claim_holds"]
+    test = frame(toy, toy.E.quick, (), absent=absent)["test_a_claim_holds"]
     test(toy.claim("a claim", evidence, lambda result: outcome), None)
 
 
@@ -84,17 +84,17 @@ EVERY, OTHER = "every square is there", "numpy squares the same"
 JUDGED = Mutant("one square", (EVERY,), change=lambda result: {"square": result.square + np.uint8(1)})
 UNNOTICED = Mutant("other noise", (EVERY, OTHER), change=lambda result: {"noise": 0.0})
 COMPUTED = Mutant("squares plus one", (EVERY,), "squares", lambda good: lambda codes: good(codes) + np.uint8(1))
-IN_PART = Mutant("some squares", (EVERY, OTHER), "squares", lambda good: lambda codes: codes,
-                 part=lambda result: {"square": toy.squares(result.n)})  # fmt: skip
+ALIKE = Mutant("no squares", (EVERY, OTHER), "squares", lambda good: lambda codes: codes)
+SMALLER = replace(COMPUTED, params=replace(toy.E.quick, count=8))
 
 
 def framed(*mutants: Mutant, **given: Any) -> dict[str, Any]:
-    return frame(toy, toy.QUICK, mutants, **given)
+    return frame(toy, toy.E.quick, mutants, **given)
 
 
 def test_a_mutant_that_no_claim_notices_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    result, killed = toy.run(toy.QUICK, lambda share, text: None), framed()["test_a_mutant_is_killed"]
-    for mutant in (JUDGED, COMPUTED, IN_PART):
+    result, killed = toy.E.run(toy.E.quick, silent), framed()["test_a_mutant_is_killed"]
+    for mutant in (JUDGED, COMPUTED, ALIKE):
         with monkeypatch.context() as patch:
             killed(mutant, result, patch)
     with pytest.raises(AssertionError, match="PASS"):
@@ -103,7 +103,7 @@ def test_a_mutant_that_no_claim_notices_fails(monkeypatch: pytest.MonkeyPatch) -
 
 def test_every_claim_needs_a_fault_in_a_computation() -> None:
     of = "test_every_claim_kills_a_mutant"
-    framed(COMPUTED, IN_PART)[of]()
+    framed(COMPUTED, ALIKE)[of]()
     framed(COMPUTED, spared=(OTHER,))[of]()
     for mutants in ((COMPUTED,), (COMPUTED, UNNOTICED), (JUDGED, UNNOTICED)):  # the last two change the result alone
         with pytest.raises(AssertionError):
@@ -111,11 +111,9 @@ def test_every_claim_needs_a_fault_in_a_computation() -> None:
 
 
 def test_what_a_mutant_computes_holds_without_its_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim that fails at a mutant's size or in its part anyway is killed by nothing."""
-    result, of = toy.run(toy.QUICK, lambda share, text: None), "test_what_mutants_compute_holds_without_their_faults"
-    framed(JUDGED, COMPUTED, IN_PART, replace(COMPUTED, params=toy.Params(8)))[of](result)
-    with pytest.raises(AssertionError, match="every square is there"):
-        framed(replace(IN_PART, part=lambda result: {"square": result.square[::-1]}))[of](result)
+    """A claim that fails at a mutant's size anyway is killed by nothing."""
+    result, of = toy.E.run(toy.E.quick, silent), "test_what_mutants_compute_holds_without_their_faults"
+    framed(JUDGED, COMPUTED, ALIKE, SMALLER)[of](result)
     monkeypatch.setattr(toy, "squares", lambda codes: codes * codes if len(codes) == 16 else codes)
     with pytest.raises(AssertionError, match="every square is there"):
-        framed(replace(COMPUTED, params=toy.Params(8)))[of](result)
+        framed(SMALLER)[of](result)

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import dataclasses
 import io
 import json
 import os
@@ -25,6 +24,7 @@ from fplab import experiments
 from fplab.errors import LabError
 from fplab.experiments import figures, recorder, runner, uptodate
 from fplab.experiments import progress as steps
+from fplab.experiments.frame import Result
 from fplab.experiments.outcomes import Evidence, Status, absent, failed, passed
 from fplab.experiments.progress import progress
 from fplab.experiments.table import Row, counts, render
@@ -78,7 +78,7 @@ def test_a_run_checks_every_claim_and_names_the_hardware_that_is_missing(tmp_pat
         (lambda patch, folder: None, True),
         (lambda patch, folder: patch.setattr(uptodate, "package_digest", lambda: "other code"), False),
         (lambda patch, folder: patch.setattr(uptodate, "SOURCE", "de"), False),
-        (lambda patch, folder: patch.setattr(toy.Result, "__reduce__", toy.boom), False),
+        (lambda patch, folder: patch.setattr(Result, "__getstate__", toy.boom), False),
         (lambda patch, folder: (folder / "toy.svg").write_text("by hand"), False),
         (lambda patch, folder: (folder / "toy.svg").unlink(), False),
         (lambda patch, folder: (folder / ".toy.drawn").write_text('{"of": 1, "files": []}'), False),
@@ -88,7 +88,7 @@ def test_a_run_checks_every_claim_and_names_the_hardware_that_is_missing(tmp_pat
 def test_a_figure_is_left_where_it_would_be_drawn_the_same(
     change: Any, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    toy.install(run=lambda params, tick: replace(toy.run(params, tick), noise=0.0))
+    toy.install(run=lambda params, tick: toy.E.run(params, tick).replace(noise=0.0))
     drawn = []
     draw = figures.write_figures
     monkeypatch.setattr(figures, "write_figures", lambda *given: drawn.append(1) or draw(*given))
@@ -182,8 +182,7 @@ def test_an_experiment_that_does_not_load_does_not_stop_the_others(monkeypatch: 
 
 
 def test_an_array_that_should_be_digested_and_is_not_there_fails() -> None:
-    cube = dataclasses.make_dataclass("Cube", [("params", Any), ("n", "Digested"), ("cube", "Digested")])
-    toy.install(result=cube)
+    toy.install(digested=lambda: ("n", "cube"))
     assert "its result has no 'cube', which has a digest" in run().rows[-1].outcome.detail
 
 
@@ -260,8 +259,8 @@ def test_check_says_which_array_differs(tmp_path: Path) -> None:
     ]
 
     def other(params: Any, tick: Any) -> Any:
-        result = toy.run(params, tick)
-        return dataclasses.replace(result, square=result.square + np.uint8(params.count == 16))
+        result = toy.E.run(params, tick)
+        return result.replace(square=result.square + np.uint8(params.count == 16))
 
     toy.install(run=other)
     n, square = runner.check_manifest(tmp_path, quiet=True)
@@ -276,7 +275,7 @@ def test_check_says_which_array_differs(tmp_path: Path) -> None:
 
 def test_check_runs_with_the_parameters_of_the_manifest(tmp_path: Path) -> None:
     run(out=tmp_path)
-    toy.install(quick=toy.Params(17))
+    toy.install(quick=replace(toy.E.quick, count=17))
     assert all(row.outcome.status is Status.PASS for row in runner.check_manifest(tmp_path, quiet=True))
     manifest = figures.read_manifest(tmp_path)
     del manifest["toy"]["parameters"]["count"]
@@ -403,7 +402,7 @@ def half(params, tick):
     until = time.monotonic() + 600
     while not os.path.exists("seen") and time.monotonic() < until:
         time.sleep(0.1)
-    return toy.run(params, tick)
+    return toy.E.run(params, tick)
 
 progress.EVERY = 1.0
 

@@ -5,32 +5,24 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import sys
 import time
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fplab import experiments
-from fplab.experiments.base import Claim, Digested, Experiment
+from fplab.experiments.base import Claim
+from fplab.experiments.frame import Experiment, Params, Result
 from fplab.experiments.outcomes import Evidence, Outcome, same_bits
 from fplab.hardware.cases import Arrays, Case
 from fplab.words import say
 
-
-@dataclass(frozen=True)
-class Params:
-    """How many squares, and of what names."""
-
-    count: int = 256
-    labels: tuple[str, ...] = ("n", "square")
-
-
-QUICK = Params(16)
+E = Experiment("Squares", "What are the squares of small integers?", budget=2.0,
+               full={"count": 256, "labels": ("n", "square")}, quick={"count": 16})  # fmt: skip
 
 
 def squares(codes: np.ndarray) -> np.ndarray:
@@ -38,28 +30,26 @@ def squares(codes: np.ndarray) -> np.ndarray:
     return codes * codes
 
 
-@dataclass(frozen=True)
-class Result:
-    """The numbers, their squares, and what differs from run to run."""
-
-    params: Params
-    n: Digested
-    square: Digested
-    noise: float
+@E.measure("n", "square", digested=True)
+def numbers(p: Params) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers and their squares."""
+    n = np.arange(p.count, dtype=np.uint8)
+    return n, squares(n)
 
 
-def run(params: Params, tick: Callable[[float, str], None]) -> Result:
-    """The squares."""
-    tick(0.5, "squaring")
-    n = np.arange(params.count, dtype=np.uint8)
-    return Result(params, n, squares(n), time.time())
+@E.measure()
+def noise(p: Params) -> float:
+    """What differs from run to run."""
+    return time.time()
 
 
+@E.table
 def rows(result: Result) -> dict[str, Any]:
     """Two columns."""
     return {"n": result.n, "square": result.square}
 
 
+@E.picture
 def line(result: Result) -> Any:
     """A line."""
     from fplab.draw.style import new_figure
@@ -103,19 +93,16 @@ def boom(*_: Any) -> Any:
     raise RuntimeError("boom:\n  a message of two lines")
 
 
-EXPERIMENT = Experiment(
-    title=say("Squares"), question=say("What are the squares of small integers?"), budget=2.0, full=Params(),
-    quick=QUICK, result=Result, run=run, rows=rows, figures=(line,),
-    claims=(claim("every square is there", Evidence.PROVED, count_holds),
-            claim("numpy squares the same", Evidence.LIBRARY, count_holds)),
-    cases=lambda params: (case("squares"), case("squares again")),
-)  # fmt: skip
+E.claim(claim("every square is there", Evidence.PROVED, count_holds),
+        claim("numpy squares the same", Evidence.LIBRARY, count_holds))  # fmt: skip
+E.cases = lambda params: (case("squares"), case("squares again"))
 
 
 def install(name: str = "toy", **parts: Any) -> types.ModuleType:
     """Make a toy experiment the only one, for good: tests restore with the fixture ``only_toy``."""
     module: Any = types.ModuleType(f"fplab.experiments.{name}")
-    module.EXPERIMENT = dataclasses.replace(EXPERIMENT, **parts)
+    module.E = copy.copy(E)
+    vars(module.E).update(parts)
     sys.modules[module.__name__] = module
     experiments.NAMES = (name,)
     return module

@@ -15,7 +15,6 @@ import functools
 import pkgutil
 import re
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,8 +39,7 @@ class Mutant:
     ``target``: the name in whose place something else is put: one of the experiment's module, of a class or a module
     in it, or "fplab.module.name";
     ``fault``: from what stands there makes the faulty one. Then the experiment is run again, at ``params`` if given,
-    and its claims are tested with the fault in place. Where a whole run is dear, ``part`` computes some fields of a
-    result anew. Without the fault, at these ``params`` and with this ``part``, the claims hold.
+    and its claims are tested with the fault in place. Without the fault, at these ``params``, the claims hold.
     ``reuse``: functions that the experiment keeps, such as its training, of which the good run's values serve.
     Instead of a fault, ``change``: from the result of the good run gives other fields. It tests the judge alone, so no
     claim rests on it only.
@@ -53,66 +51,33 @@ class Mutant:
     fault: Callable[[Any], Any] | None = None
     change: Callable[[Any], dict[str, Any]] | None = None
     params: Any = None
-    part: Callable[[Any], dict[str, Any]] | None = None
     reuse: tuple[str, ...] = ()
 
-    def result(self, experiment: Any, good: Any) -> Any:
-        """What the experiment finds at this mutant's parameters and in its part, with the fault in place or not."""
-        if isinstance(experiment, Experiment):
-            if self.change is not None:
-                return good.replace(**self.change(good))
-            faulty = experiment.result(self.params or good.params)
-            faulty.params._kept.update({key: x for key, x in good.params._kept.items() if key[0] in self.reuse})
-            return faulty
+    def result(self, experiment: Experiment, good: Any) -> Any:
+        """What the experiment finds at this mutant's parameters, with the fault in place or not."""
         if self.change is not None:
-            return dataclasses.replace(good, **self.change(good))
-        if self.part is not None:
-            return dataclasses.replace(good, **self.part(good))
-        return experiment.run(self.params or good.params, silent)
-
-
-class Recorded:
-    """What a run gives to some functions of its module, call by call: a part of a mutant computes them anew.
-
-    To :func:`frame` as ``recorded``, which enters it for the good run.
-    """
-
-    def __init__(self, module: Any, *names: str) -> None:
-        self.module, self.patch = module, pytest.MonkeyPatch()
-        self.calls: dict[str, list[Any]] = {name: [] for name in names}
-
-    def __enter__(self) -> None:
-        for name, calls in self.calls.items():
-            self.patch.setattr(self.module, name, self._noting(calls, getattr(self.module, name)))
-
-    def __exit__(self, *_: object) -> None:
-        self.patch.undo()
-
-    def _noting(self, calls: list[Any], function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *given, **named: calls.append((given, named)) or function(*given, **named)  # type: ignore[func-returns-value]
-
-    def again(self, name: str, places: slice = slice(None)) -> list[Any]:
-        """What the function gives now for the run's calls, or for some of them."""
-        return [getattr(self.module, name)(*given, **named) for given, named in self.calls[name][places]]
+            return good.replace(**self.change(good))
+        faulty = experiment.result(self.params or good.params)
+        faulty.params._kept.update({key: x for key, x in good.params._kept.items() if key[0] in self.reuse})
+        return faulty
 
 
 def frame(
     module: Any, params: Any, mutants: Sequence[Mutant], spared: Sequence[str] = (), absent: str | None = None,
-    unforged: Sequence[str] = (), asked: Any = None, recorded: Recorded | None = None,
+    unforged: Sequence[str] = (), asked: Any = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The fixture and the tests of a module, by their names.
 
     ``spared``: ids of claims that need what this machine lacks, and kill nothing. ``absent``: a pattern of details for
     which a claim that is absent here skips. ``unforged``: outputs of cases of which the lab knows nothing. ``asked``:
-    the size of the cases, where to forge records of ``params`` is dear. ``recorded``: what notes calls of the good run.
+    the size of the cases, where to forge records of ``params`` is dear.
     """
-    experiment = experiment_of(module)
+    experiment: Experiment = module.E
     computed = [mutant for mutant in mutants if mutant.fault is not None]
 
     @pytest.fixture(scope="module")
     def result() -> Any:
-        with recorded or nullcontext():
-            return experiment.run(params, silent)
+        return experiment.run(params, silent)
 
     def test_it_is_loaded_by_its_name() -> None:
         assert experiments.load(name_of(module)) is experiment
@@ -135,11 +100,11 @@ def frame(
     def test_what_mutants_compute_holds_without_their_faults(result: Any) -> None:
         kills: dict[Any, set[str]] = {}
         for mutant in computed:
-            key = mutant.params, mutant.part, mutant.reuse
+            key = mutant.params, mutant.reuse
             kills.setdefault(key, set()).update(set(mutant.kills) - set(spared))
-        for (params, part, reuse), ids in kills.items():
-            good = Mutant("none", (), params=params, part=part, reuse=reuse)
-            found = good.result(experiment, result) if params or part else result
+        for (params, reuse), ids in kills.items():
+            good = Mutant("none", (), params=params, reuse=reuse)
+            found = good.result(experiment, result) if params else result
             for id in sorted(ids):
                 holding(claim_of(experiment, id), found, absent)
 
@@ -193,11 +158,6 @@ def plus(name: str, at: Any, by: Any) -> Callable[[Any], dict[str, Any]]:
 
 def silent(share: float, text: str) -> None:
     """A tick that shows nothing."""
-
-
-def experiment_of(module: Any) -> Any:
-    """The experiment of a module."""
-    return getattr(module, "E", None) or module.EXPERIMENT
 
 
 def name_of(module: Any) -> str:
@@ -254,9 +214,8 @@ def drawn(experiment: Any, result: Any, folder: Path, theme: str = "dark") -> li
 
 def repeats(module: Any, result: Any) -> None:
     """Another run gives the same bits of what is digested."""
-    experiment = experiment_of(module)
-    again = experiment.run(result.params, silent)
-    for name in experiment.digested():
+    again = module.E.run(result.params, silent)
+    for name in module.E.digested():
         assert np.asarray(array_of(again, name)).tobytes() == np.asarray(array_of(result, name)).tobytes(), name
 
 
