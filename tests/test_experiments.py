@@ -1,4 +1,4 @@
-"""Every experiment has the parts that ``base`` lists, GPU cases and a budget; it imports where little is installed."""
+"""Every experiment has the parts that ``frame`` lists, GPU cases and a budget; it imports where little is installed."""
 
 import dataclasses
 import importlib
@@ -11,9 +11,8 @@ import pytest
 
 from fplab import experiments, formats
 from fplab.errors import LabError
-from fplab.experiments import frame
-from fplab.experiments.base import Claim, Experiment
-from fplab.experiments.outcomes import Evidence
+from fplab.experiments.frame import Experiment
+from fplab.experiments.outcomes import Claim, Evidence
 from fplab.hardware.cases import Case
 
 SOURCE = Path(__file__).resolve().parent.parent
@@ -28,7 +27,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def test_it_has_every_part(name: str) -> None:
     one = experiments.load(name)
-    assert isinstance(one, Experiment | frame.Experiment)
+    assert isinstance(one, Experiment)
     assert importlib.import_module(f"fplab.experiments.{name}").__doc__
     assert one.question.en.endswith("?")
     for params in (one.full, one.quick):
@@ -91,7 +90,7 @@ def test_every_budget_and_their_sum_is_kept() -> None:
 
 def test_every_module_of_the_folder_is_an_experiment_or_the_frame() -> None:
     frame = {
-        "__init__", "base", "chain_bounds", "figures", "findings", "frame", "long_products", "lost_updates", "outcomes",
+        "__init__", "chain_bounds", "figures", "findings", "frame", "long_products", "lost_updates", "outcomes",
         "panels", "progress", "quantities", "recorder", "runner", "statistics", "table", "uptodate",
     }  # fmt: skip
     there = {path.stem for path in (SOURCE / "fplab" / "experiments").glob("[!_]*") if path.suffix in ("", ".py")}

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from fplab import experiments
-from fplab.experiments.base import Claim
 from fplab.experiments.frame import Experiment, Params, Result
-from fplab.experiments.outcomes import Evidence, Outcome, same_bits
+from fplab.experiments.outcomes import Claim, Evidence, Outcome, same_bits
 from fplab.hardware.cases import Arrays, Case
 from fplab.words import say
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import LabError, door, fits, summary, unknown
 from ..lazily import index
-from .base import Experiment
+from .frame import Experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,14 +28,13 @@ LADDER: tuple[str, ...] = (
 
 
 def _further() -> list[str]:
-    """The experiments in this folder that have no place on the ladder yet: files with an EXPERIMENT of their own."""
+    """The experiments in this folder that have no place on the ladder yet."""
     found = []
     for path in sorted(Path(__file__).parent.glob("[!_]*")):
         file = path / "__init__.py" if path.is_dir() else path
         if path.stem in LADDER or file.suffix != ".py" or not file.is_file():
             continue
-        text = file.read_text(encoding="utf-8")
-        if "\nEXPERIMENT = Experiment(" in text or "\nE = Experiment(" in text:
+        if "\nE = Experiment(" in file.read_text(encoding="utf-8"):
             found.append(path.stem)
     return found
 
@@ -53,8 +52,7 @@ def load(name: str) -> Experiment:
     """
     if name not in NAMES:
         raise unknown("experiment", name, NAMES)
-    module = importlib.import_module(f"{__name__}.{name}")
-    experiment: Experiment = getattr(module, "E", None) or module.EXPERIMENT
+    experiment: Experiment = importlib.import_module(f"{__name__}.{name}").E
     return experiment
 
 

@@ -24,11 +24,10 @@ from ..hardware.cases import Arrays, Case, Meta, philox_bits
 from ..hardware.programs import program, stack
 from ..hardware.tensors import bits, tensor
 from ..words import say
-from .base import Columns, in_columns
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, Sample, failed, measured, passed, verdict
 from .panels import dots, line, with_
-from .quantities import Quantity, equal, of
+from .quantities import Columns, Quantity, equal, in_columns, of
 
 SERIES = ("harmonic", "ones", "0.1", "1e-4")
 FORMATS = ("fp32", "fp16", "bf16", "e4m3", "e5m2")

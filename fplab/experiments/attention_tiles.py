@@ -11,10 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from .. import numeric
-from .base import Columns, in_columns
 from .frame import Experiment, Params, Result
 from .panels import bars, line
-from .quantities import Quantity, above, equal, equivalent, of, superior, together
+from .quantities import Columns, Quantity, above, equal, equivalent, in_columns, of, superior, together
 
 GPU = "H100"
 SHIFTED = "E4M3, P times $2^8$"  # as FlashAttention 3's FP8 holds P

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..tensorcore import Plan, PlanByRows
 from ..words import say
-from .base import Columns, in_columns
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, verdict
 from .panels import line
-from .quantities import Quantity, above, equal, of, superior, together
+from .quantities import Columns, Quantity, above, equal, in_columns, of, superior, together
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

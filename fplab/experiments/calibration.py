@@ -25,11 +25,10 @@ from ..hardware.tensors import tensor
 from ..integers import CALIBRATORS, Affine, Histogram, grids
 from ..integers.calibration import positive_levels
 from ..words import COMMA, joined, say
-from .base import Columns
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, Status, failed, passed, same_bits, verdict
 from .panels import bars, dots, line, with_
-from .quantities import Quantity, equivalent, of, superior
+from .quantities import Columns, Quantity, equivalent, of, superior
 from .statistics import equivalent as alike
 from .statistics import superior as above
 

@@ -18,13 +18,12 @@ import numpy as np
 from ..hardware.cases import Arrays, Case, Meta
 from ..memory import Transformer, activations
 from ..words import say
-from .base import Columns, one_threaded
-from .frame import Experiment, Params, Result
+from .frame import Experiment, Params, Result, one_threaded
 from .memory_measured import batch_of
 from .memory_measured import tokens_of as tokens_from
 from .outcomes import Outcome, verdict
 from .panels import bars, line
-from .quantities import Quantity, beside, equal, of, superior, table
+from .quantities import Columns, Quantity, beside, equal, of, superior, table
 
 if TYPE_CHECKING:
     import torch

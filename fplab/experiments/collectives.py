@@ -24,11 +24,10 @@ from ..parallel import collectives
 from ..parallel.collectives import Collective, Wire, reduce_fast
 from ..words import FIGURE, say
 from ..words.patterns import translated
-from .base import Columns
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, failed, passed, verdict
 from .panels import line
-from .quantities import beside, of, superior, table
+from .quantities import Columns, beside, of, superior, table
 from .statistics import both
 from .statistics import superior as above
 

@@ -17,11 +17,10 @@ from ..draw.memory import NAMES
 from ..hardware.cases import Arrays, Case, philox_bits
 from ..hardware.programs import program
 from ..words import COMMA, joined, say
-from .base import Columns
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, Sample, absent, measured, verdict
 from .panels import bars
-from .quantities import beside, equal, of, table
+from .quantities import Columns, beside, equal, of, table
 
 KINDS = ("parameters", "gradients", "states")
 STAGES = {"ddp": 0, "parameter-server": 0, "zero1": 1, "zero2": 2, "zero3": 3, "zero-redundancy": 1, "fully-shard": 3}

@@ -25,11 +25,10 @@ from ..hardware.core_cases import SIDE, core_case
 from ..hardware.environment import torch_for
 from ..hardware.products import REDUCED, Product
 from ..words import CLAUSE, joined, say
-from .base import Columns, in_columns
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, Sample, failed, measured, verdict
 from .panels import line, with_
-from .quantities import Quantity, between, of, together
+from .quantities import Columns, Quantity, between, in_columns, of, together
 
 GPU = "H100"
 SPREADS = (0, 8, 24)  # binades by which A's rows fall along k, and B's rise

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import exact_products
 from ..columns import as_csv, harmless
 from ..errors import LabError, misfit
 from ..hardware.environment import versions
@@ -23,8 +24,10 @@ from ..language import lang, speaking
 from ..storage import alone, contents, described, write_text
 from ..words import say
 from . import uptodate
-from .base import Columns, Experiment, Tick, array_of
+from .frame import Experiment
 from .outcomes import Evidence, Outcome, absent, failed, passed
+from .progress import Tick
+from .quantities import Columns
 from .table import Row
 
 MANIFEST = "MANIFEST.json"
@@ -121,6 +124,13 @@ def _cell(value: Any) -> str:
 
 
 # --- the manifest -----------------------------------------------------------------------------------------------
+def array_of(result: Any, name: str) -> Any:
+    """A digested array of a result by its name; integers of any size as limbs. None where there is none."""
+    values = getattr(result, name, None)
+    values = getattr(values, "values", values)  # of an array with named axes
+    return exact_products.pack(values) if values is not None and values.dtype == object else values
+
+
 def entry(experiment: Experiment, result: Any, size: str) -> dict[str, Any]:
     """What the manifest says of one run."""
     arrays = {name: array_of(result, name) for name in sorted(experiment.digested())}

@@ -18,11 +18,10 @@ from ..hardware.cases import Arrays, Case, philox_bits
 from ..hardware.programs import Rounded, cast, program
 from ..hardware.tensors import TORCH, bits, overflow_of, tensor
 from ..words import COMMA, joined, say
-from .base import Columns
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, all_pass, failed, passed, same_bits, verdict
 from .panels import dots, line, with_
-from .quantities import equal, of
+from .quantities import Columns, equal, of
 
 FINFO = (
     "bits", "nexp", "nmant", "minexp", "maxexp", "machep", "negep", "eps", "epsneg", "max", "min", "smallest_normal",

@@ -23,12 +23,11 @@ from ..hardware.cases import Arrays, Case
 from ..hardware.core_cases import direct_case
 from ..hardware.products import ONE_CHAIN, Plan, Product
 from ..words import CLAUSE, COMMA, joined, say
-from .base import Columns
 from .frame import Axis, Experiment, Params, Result
 from .long_products import along_k
 from .outcomes import Outcome, Sample, all_pass, failed, measured, passed, same_bits, verdict
 from .panels import dots, line, with_
-from .quantities import Quantity, equivalent, of, superior, table
+from .quantities import Columns, Quantity, equivalent, of, superior, table
 
 Array = np.ndarray[Any, Any]
 K = 4096  # the report's

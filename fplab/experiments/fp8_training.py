@@ -26,11 +26,10 @@ from .. import draw
 from ..hardware.cases import Arrays, Case, Meta, NotHereError, philox_bits
 from ..hardware.software import gpu_of
 from ..hardware.tensors import bits, tensor
-from .base import Columns, in_columns
 from .frame import Experiment, Params, Result
 from .outcomes import Part
 from .panels import dots, line, with_
-from .quantities import Quantity, Test, above, alike, derived, of, superior, together
+from .quantities import Columns, Quantity, Test, above, alike, derived, in_columns, of, superior, together
 
 if TYPE_CHECKING:
     from torch import nn

@@ -25,19 +25,21 @@ It imports where only numpy is installed: xarray, torch, matplotlib and the kern
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
 
 import numpy as np
 
 from ..hardware.cases import Case
 from ..words import Text, say
-from .base import Claim, Claims, Columns, Tick
-from .quantities import Quantity, summary
+from .outcomes import Claim, Claims
+from .progress import Tick
+from .quantities import Columns, Quantity, summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from xarray import DataArray
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
 Axis: TypeAlias = str | EllipsisType | Sequence[Any] | Mapping[Any, Any] | Callable[["Params"], Iterable[Any]]
 Panel: TypeAlias = Callable[["Axes", "Result"], None]
 
@@ -183,14 +187,14 @@ class Result:
 class Experiment:
     """An experiment; see the top of this file.
 
-    ``budget``: seconds of its quick run, at most 8. ``full``: the parameters, ``quick``: those that are smaller in the
-    quick run. ``gpu``: why a GPU has nothing to say, where there are no cases. ``on``: the device whose bits the cases
-    are about, "cuda" or this machine's "cpu". ``one_thread``: whether torch computes on one, so that its bits do not
-    depend on the machine's.
+    ``title``, ``question``: English, kept as :class:`Text`. ``budget``: seconds of its quick run, at most 8. ``full``:
+    the parameters, ``quick``: those that are smaller in the quick run. ``gpu``: why a GPU has nothing to say, where
+    there are no cases. ``on``: the device whose bits the cases are about, "cuda" or this machine's "cpu".
+    ``one_thread``: whether torch computes on one, so that its bits do not depend on the machine's.
     """
 
-    title: Text | str
-    question: Text | str
+    title: Any
+    question: Any
     budget: float
     full: Any
     quick: Any
@@ -316,12 +320,7 @@ class Experiment:
         raise AttributeError(f"{self.title} measures no {name!r}; it measures {', '.join(self.names())}")
 
     def _computed(self, measure: Measure, p: Params, tick: Tick) -> dict[str, Any]:
-        if not self.one_thread:
-            return measure.compute(p, tick)
-        from ..training.loop import one_thread
-
-        with one_thread():
-            return measure.compute(p, tick)
+        return (one_threaded(measure.compute) if self.one_thread else measure.compute)(p, tick)
 
     def names(self) -> list[str]:
         """All that is measured."""
@@ -347,6 +346,19 @@ class Experiment:
     def asks(self, params: Any) -> tuple[Case, ...]:
         """What a GPU must compute, at a size; nothing where a GPU has nothing to say."""
         return () if isinstance(self.cases, str) else tuple(self.cases(params))
+
+
+def one_threaded(function: Callable[P, T]) -> Callable[P, T]:
+    """Run a function with torch on one thread, so that its bits do not depend on the machine's."""
+
+    @functools.wraps(function)
+    def alone(*args: P.args, **kwargs: P.kwargs) -> T:
+        from ..training.loop import one_thread
+
+        with one_thread():
+            return function(*args, **kwargs)
+
+    return alone
 
 
 def _text(words: Text | str) -> Text:

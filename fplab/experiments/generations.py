@@ -37,12 +37,11 @@ from ..reveal import SumTree, masks, reveal_order
 from ..tensorcore.models import Model
 from ..tensorcore.models import get as model_of
 from ..words import CLAUSE, COMMA, joined, mark, say
-from .base import Claim, Columns, in_columns
 from .chain_bounds import terms, walk
 from .frame import Experiment, Params, Result
-from .outcomes import Evidence, Outcome, Sample, failed, measured, passed, verdict
+from .outcomes import Claim, Evidence, Outcome, Sample, failed, measured, passed, verdict
 from .panels import bars, heat, line
-from .quantities import Quantity, of
+from .quantities import Columns, Quantity, in_columns, of
 
 GENERATIONS: dict[str, tuple[str, ...]] = {
     "Volta": ("V100",),

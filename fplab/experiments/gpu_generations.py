@@ -18,12 +18,11 @@ import numpy as np
 from .. import numeric
 from ..hardware.cases import Arrays, Case
 from ..words import CLAUSE, joined, say
-from .base import Columns, one_threaded
-from .frame import Experiment, Params, Result
+from .frame import Experiment, Params, Result, one_threaded
 from .generations import product_case
 from .outcomes import Outcome, Status, failed, passed, same_bits
 from .panels import bars, dots, line
-from .quantities import Quantity, above, of, superior, table
+from .quantities import Columns, Quantity, above, of, superior, table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

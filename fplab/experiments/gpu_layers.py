@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from ..words import say
-from .base import Columns, in_columns
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, verdict
 from .panels import line
-from .quantities import beside, of, superior
+from .quantities import Columns, beside, in_columns, of, superior
 
 GPUS = ("A100", "H100")
 FIRST = "blocks.0.attention.qkv"

@@ -24,10 +24,10 @@ import numpy as np
 from .. import exact_products as whole
 from ..hardware.cases import philox_bits
 from ..words import COMMA, joined, say
-from .base import Claim, Columns, one_threaded
-from .outcomes import Evidence, Outcome, failed, verdict
+from .frame import one_threaded
+from .outcomes import Claim, Evidence, Outcome, failed, verdict
 from .panels import line, with_
-from .quantities import Quantity, of, table
+from .quantities import Columns, Quantity, of, table
 
 if TYPE_CHECKING:
     from xarray import DataArray

@@ -21,8 +21,7 @@ from ..hardware.programs import cast, program
 from ..hardware.tensors import bits, tensor
 from ..words import CLAUSE, joined, say
 from . import lost_updates
-from .base import one_threaded
-from .frame import Experiment, Params, Result
+from .frame import Experiment, Params, Result, one_threaded
 from .outcomes import Outcome, Part, Sample, failed, measured, verdict
 from .panels import dots, line, with_
 from .quantities import above, alike, of, superior, together

@@ -1,12 +1,15 @@
-"""How a check ends, and on what it rests: outcomes, their evidence, and the comparison of bits.
+"""What is claimed and how a check of it ends: claims, their evidence, outcomes, and the comparison of bits.
 
 It imports where only numpy is installed, as all of an experiment does.
 """
 
+from __future__ import annotations
+
 import enum
-from collections.abc import Iterable
+import importlib.util
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -149,6 +152,59 @@ def each_of(parts: Iterable[Part]) -> Outcome:
         if not outcome.holds:
             return outcome
     return passed(joined([*[say("{n:,} results, every bit", n=n)] * (n > 0), *details], CLAUSE))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence with its evidence and its test. ``id``: what tests and records call it, which no rewording changes."""
+
+    id: str
+    evidence: Evidence
+    text: Text
+    test: Callable[[Any], Outcome]
+
+
+class Claims(list[Claim]):
+    """The claims of an experiment, in the order of the table; each is a function that takes the result::
+
+    @CLAIMS.proved("a BF16 number takes 16 bits")
+    def width(result: Result) -> Outcome: ...
+
+    One that yields outcomes, or codes that must be the same, holds where all do: see :func:`each_of`.
+    """
+
+    def proved(self, text: str, id: str = "") -> Callable[[Test], Test]:
+        """Register a claim that was tried in every case, or whose bound was derived and holds."""
+        return self._register(Evidence.PROVED, text, id)
+
+    def library(self, text: str, id: str = "", needs: Sequence[str] = ()) -> Callable[[Test], Test]:
+        """Register a claim that rests on another implementation's bits; absent where a module that it needs is."""
+        return self._register(Evidence.LIBRARY, text, id, needs)
+
+    def measured(self, text: str, id: str = "") -> Callable[[Test], Test]:
+        """Register a claim about runs, whose outcome has a :class:`Sample`."""
+        return self._register(Evidence.MEASURED, text, id)
+
+    def live(self, text: str, id: str = "") -> Callable[[Test], Test]:
+        """Register a claim about the bits of the hardware that is here."""
+        return self._register(Evidence.LIVE, text, id)
+
+    def _register(self, evidence: Evidence, text: str, id: str, needs: Sequence[str] = ()) -> Callable[[Test], Test]:
+        def register(test: Test) -> Test:
+            def tried(result: Any) -> Outcome:
+                lacking = [name for name in needs if importlib.util.find_spec(name) is None]
+                if lacking:
+                    return absent(say("{library} is not installed", library=lacking[0]))
+                outcome = test(result)
+                return outcome if isinstance(outcome, Outcome) else each_of(outcome)
+
+            self.append(Claim(id or test.__name__, evidence, say(text), tried))
+            return test
+
+        return register
+
+
+Test: TypeAlias = Callable[[Any], Outcome | Iterable[Part]]
 
 
 def is_nan_code(codes: np.ndarray, fmt: str) -> np.ndarray:

@@ -9,12 +9,12 @@ import contextlib
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..columns import WIDEST
-from .base import Tick
 
+Tick = Callable[[float, str], None]  # what a step calls with the part that is done, from 0 to 1, and what it does
 EVERY = 5.0  # seconds of silence after which those that run are named, where there is no terminal
 
 

@@ -19,11 +19,10 @@ from ..codebooks.thresholds import thresholds
 from ..hardware.cases import Arrays, Case, Meta, philox_bits
 from ..hardware.tensors import bits, tensor
 from ..words import say
-from .base import Columns
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, absent, failed, passed, verdict
 from .panels import dots, line
-from .quantities import above, of, superior, together
+from .quantities import Columns, above, of, superior, together
 from .statistics import superior as exceeds
 
 SIGNED = ("dynamic", "tree", "quantile", "linear")

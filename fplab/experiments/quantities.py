@@ -7,7 +7,7 @@ quantities are compared and by how much; the sentence of details is derived from
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,13 +15,13 @@ import numpy as np
 
 from ..words import COMMA, Text, joined, say
 from . import statistics
-from .base import Claim, Columns
-from .outcomes import Evidence, Outcome, Sample, failed, measured, passed, verdict
+from .outcomes import Claim, Evidence, Outcome, Sample, failed, measured, passed, verdict
 from .outcomes import same_bits as compare_bits
 
 if TYPE_CHECKING:
     from xarray import DataArray
 
+Columns = Mapping[str, Sequence[Any]]
 Result: TypeAlias = Any  # of an experiment: what has measures as attributes
 
 
@@ -266,6 +266,11 @@ def table(**arrays: Any) -> Columns:
     columns = dict(zip(map(str, first.dims), points, strict=True)) | {name: x.values for name, x in whole.items()}
     there = np.any([x.values == x.values for x in whole.values()], axis=0)
     return {name: x[there].tolist() for name, x in columns.items()}
+
+
+def in_columns(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Columns:
+    """A table that is given by its rows, each as long as ``names``."""
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
 
 
 def summary(result: Any, names: Sequence[str], over: str = "seed") -> Columns:

@@ -22,12 +22,11 @@ from .. import draw
 from ..hardware.cases import Arrays, Case, Meta, philox_bits
 from ..hardware.tensors import bits, tensor
 from ..words import COMMA, joined, say
-from .base import Columns, in_columns, one_threaded
 from .fp8_training import backward, descend, relative
-from .frame import Experiment, Params, Result
+from .frame import Experiment, Params, Result, one_threaded
 from .outcomes import Outcome, absent, failed, passed
 from .panels import bars, dots, line
-from .quantities import Quantity, above, alike, derived, equivalent, superior, together
+from .quantities import Columns, Quantity, above, alike, derived, equivalent, in_columns, superior, together
 
 if TYPE_CHECKING:
     from torch import nn

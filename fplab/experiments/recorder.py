@@ -29,9 +29,9 @@ from ..hardware.profiling import kernel_names
 from ..hardware.records import Record, RecordedCase
 from ..words import CLAUSE, NOTHING, Text, joined, mark, say
 from . import load
-from .base import Tick
 from .figures import params_of, size_name
 from .outcomes import Evidence, Outcome, Status, absent, differs, failed, passed, same_bits
+from .progress import Tick
 from .table import STAND_IN, Row
 
 mark("no CUDA device is present")  # what an error says, of which a row says the first clause

@@ -23,9 +23,9 @@ from ..language import lang
 from ..processes import in_processes
 from ..words import CLAUSE, Text, joined, say
 from . import figures, load
-from .base import Experiment, Tick
+from .frame import Experiment
 from .outcomes import Evidence, Outcome, Status, absent, failed, passed
-from .progress import progress, several
+from .progress import Tick, progress, several
 from .recorder import Evidenced, cases_of, known, silent, verify_live, verify_record
 from .table import WRONG, Row
 

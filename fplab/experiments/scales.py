@@ -20,12 +20,11 @@ from ..hardware.cases import Arrays, Case, Meta, NotHereError, philox_bits
 from ..hardware.software import gpu_of
 from ..hardware.tensors import bits, tensor
 from ..words import COMMA, joined, say
-from .base import Columns, in_columns
 from .fp8_training import descend
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, all_pass, failed, passed, same_bits, verdict
 from .panels import bars, dots, line
-from .quantities import Test, above, between, of, together
+from .quantities import Columns, Test, above, between, in_columns, of, together
 
 if TYPE_CHECKING:
     from ..scaled import Scaled

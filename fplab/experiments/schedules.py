@@ -19,12 +19,11 @@ from ..hardware.programs import cast, program
 from ..parallel.schedules import Timeline, timeline
 from ..words import COMMA, joined, say
 from . import statistics
-from .base import Columns
 from .collectives import FORMATS, case_inputs, gradients
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, failed, passed, verdict
 from .panels import bars, line
-from .quantities import beside, of, summary, superior
+from .quantities import Columns, beside, of, summary, superior
 
 SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved": 2}  # model chunks of a stage
 ACCUMULATORS = {"FP32": ("fp32", "rne"), "FP16": ("fp16", "rne"), "BF16": ("bf16", "rne"),

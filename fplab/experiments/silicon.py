@@ -16,9 +16,9 @@ from .. import draw
 from ..hardware import cpu_cases
 from ..hardware.cases import Case, NotHereError
 from ..words import CLAUSE, COMMA, joined, mark, say
-from .base import Columns, in_columns
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, absent, failed, passed, same_bits
+from .quantities import Columns, in_columns
 
 PRODUCTS = ("bf16", "fp16")  # of torch, on the CPU
 E = Experiment(

@@ -24,9 +24,9 @@ from ..hardware import elementwise, order
 from ..hardware.cases import Arrays, Case, philox_bits
 from ..reveal import SumTree, reveal_order
 from ..words import CLAUSE, COMMA, joined, say
-from .base import Columns
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, absent, failed, is_nan_code, passed, verdict
+from .quantities import Columns
 
 PLACES = ("long", "7 elements")
 LONG, SHORT = PLACES

@@ -34,11 +34,10 @@ from ..hardware.software import gpu_of
 from ..training.data import digits
 from ..training.scalers.machine import Machine
 from ..words import COMMA, joined, say
-from .base import Columns
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, failed, passed, verdict
 from .panels import line, with_
-from .quantities import of
+from .quantities import Columns, of
 
 GPUS = ("V100", "A100", "H100")  # one of each family of FP16 blocks
 PAIRS = {"V100-A100": GPUS[:2], "A100-H100": GPUS[1:], "V100-H100": GPUS[::2]}

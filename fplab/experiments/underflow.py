@@ -21,8 +21,7 @@ from ..hardware.programs import cast, program
 from ..hardware.tensors import bits, overflow_of, tensor
 from ..words import say
 from . import lost_updates
-from .base import one_threaded
-from .frame import Experiment, Params, Result
+from .frame import Experiment, Params, Result, one_threaded
 from .outcomes import Outcome, Part, verdict
 from .panels import line, with_
 from .quantities import of, superior

@@ -25,9 +25,9 @@ from figure_words import words_left
 from gpu_cases import computed_on_cpu, forged
 
 from fplab import experiments
-from fplab.experiments.base import Claim, array_of
+from fplab.experiments.figures import array_of
 from fplab.experiments.frame import Experiment
-from fplab.experiments.outcomes import Evidence, Outcome, Status
+from fplab.experiments.outcomes import Claim, Evidence, Outcome, Status
 from fplab.hardware.cases import Case, NotHereError
 from fplab.nn.emulation import context
 

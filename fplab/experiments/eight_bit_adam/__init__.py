@@ -14,11 +14,10 @@ import numpy as np
 
 from ...hardware.cases import Case
 from ...words import CLAUSE, joined, mark, say
-from ..base import Columns
 from ..frame import Experiment, Params, Result
 from ..outcomes import Outcome, Sample, Status, absent, failed, measured
 from ..panels import bars, dots, line
-from ..quantities import beside, equal, of, superior, table
+from ..quantities import Columns, beside, equal, of, superior, table
 from ..statistics import equivalent
 from . import elsewhere
 from .elsewhere import BETA1, BETA2, case_inputs, device_adam, device_sqrt, lab_adam, lab_reciprocal, lab_sqrt, roots

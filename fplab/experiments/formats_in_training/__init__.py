@@ -22,11 +22,10 @@ from ...hardware.core_cases import SIDE, core_case, direct_case
 from ...hardware.products import ONE_CHAIN, QUESTION, TF32, Product
 from ...hardware.tensors import TORCH, bits, tensor
 from ...words import CLAUSE, Text, joined, mark, say
-from ..base import Columns, in_columns, one_threaded
-from ..frame import Experiment, Params, Result
+from ..frame import Experiment, Params, Result, one_threaded
 from ..outcomes import Outcome, Part, Sample, absent, failed, measured, passed, same_bits, verdict
 from ..panels import dots, line
-from ..quantities import above, derived
+from ..quantities import Columns, above, derived, in_columns
 from ..statistics import Compared, both, compared
 from .by_hand import GPU, RECIPES, train
 

@@ -19,11 +19,10 @@ from ... import draw, integers
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
 from ...hardware.tensors import bits, tensor
 from ...words import CLAUSE, joined, say
-from ..base import Columns, in_columns, one_threaded
-from ..frame import Experiment, Params, Result
+from ..frame import Experiment, Params, Result, one_threaded
 from ..outcomes import Outcome, Sample, absent, failed, measured, passed
 from ..panels import bars, heat, line, with_
-from ..quantities import above, beside, equal, of, superior, together
+from ..quantities import Columns, above, beside, equal, in_columns, of, superior, together
 from ..statistics import both
 from ..statistics import superior as exceeds
 from . import planting

@@ -19,8 +19,7 @@ from ... import numeric
 from ...hardware.cases import Arrays, Case, Meta, philox_bits
 from ...hardware.tensors import bits, tensor
 from ...words import CLAUSE, joined, say
-from ..base import one_threaded
-from ..frame import Experiment, Params, Result
+from ..frame import Experiment, Params, Result, one_threaded
 from ..outcomes import Outcome, Status, failed, passed, same_bits, verdict
 from ..panels import line
 from ..quantities import beside, equivalent, of, superior

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..base import one_threaded
-from ..frame import Params
+from ..frame import Params, one_threaded
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,11 +17,10 @@ from ...memory import OPTIMIZERS, Transformer, estimate
 from ...memory.stages import KINDS
 from ...memory.units import GIB
 from ...words import CLAUSE, COMMA, joined, say
-from ..base import Columns
 from ..frame import Experiment, Params, Result
 from ..outcomes import Outcome, Sample, measured
 from ..panels import bars, with_
-from ..quantities import beside, equal, of, within
+from ..quantities import Columns, beside, equal, of, within
 from .extras import EXTRAS, explained, predicted, terms_of
 from .torchtitan import TORCHTITAN, estimated
 
