@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from withstand import Counts, absent, parts
+from withstand import Counts, absent, fuzz, parts
 from withstand import __main__ as command
 
 
@@ -14,6 +14,11 @@ def test_a_part_holds(name: str) -> None:
     counts = parts()[name].run(parts()[name].QUICK, 2026)
     assert not counts.faults, "\n".join(counts.faults)
     assert sum(counts.tried.values()) >= parts()[name].QUICK
+
+
+def test_every_public_name_has_arguments_to_be_called_with() -> None:
+    """A new one without ended the process of the calls at each of them."""
+    assert not fuzz.without_arguments()
 
 
 def test_faults_are_counted_and_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

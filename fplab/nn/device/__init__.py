@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from ...lazily import index
 
-__all__ = ["ScaledTensor", "hadamard", "matmul", "quantize", "quantize_scaled"]
+__all__ = ["ScaledTensor", "matmul", "quantize", "quantize_scaled"]
 
 if TYPE_CHECKING:
     from .products import matmul
     from .rounding import quantize
-    from .scaling import ScaledTensor, hadamard, quantize_scaled
+    from .scaling import ScaledTensor, quantize_scaled
 
 index(__name__)

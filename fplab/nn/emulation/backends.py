@@ -23,7 +23,7 @@ from ...tensorcore.models import Model
 from ...tensorcore.operands import nan_bits, rounded
 from ...tensorcore.plan import ONE_CHAIN, Plan
 from .. import bits, device
-from ..device import products, running
+from ..device import products, running, scaling
 from ..recipes import Operand
 
 Numbers = Any  # an array, or a tensor on a GPU
@@ -197,7 +197,7 @@ class Gpu(Host):
     def hadamard(self, x: Numbers, axis: int, operand: Operand, dtype: str) -> Numbers:
         ragged = (0, -x.shape[axis] % operand.hadamard)
         x = torch.nn.functional.pad(x, (0, 0, *ragged) if axis == -2 else ragged)
-        return device.hadamard(x, axis, operand.hadamard, operand.signs, dtype)
+        return scaling.hadamard(x, axis, operand.hadamard, operand.signs, dtype)
 
     def quantized(self, x: Numbers, *args: Any, **options: Any) -> Numbers:
         return device.quantize_scaled(x, *args, **options)
