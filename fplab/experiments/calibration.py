@@ -13,15 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import draw, integers
-from ..hardware.cases import Arrays, Case, Meta, philox_bits
-from ..hardware.tensors import bits as bits_of
-from ..hardware.tensors import tensor
+from ..hardware.cases import Arrays, Case, philox_bits
+from ..hardware.programs import program
 from ..integers import CALIBRATORS, Affine, Histogram, grids
 from ..integers.calibration import positive_levels
 from ..words import COMMA, joined, say
@@ -318,38 +317,36 @@ def case_inputs() -> Arrays:
     return {"x": x.reshape(CHANNELS, LENGTH).view(np.uint32), "scales": scales.view(np.uint32)}
 
 
-def device_fake(inputs: Arrays, device: str) -> Arrays:
-    """Both of torch's operators on each grid, and the gradient of the sum: values and masks as FP32 bits."""
+def on_both_grids(operators: Any, x: Any, scales: Any) -> dict[str, Any]:
+    """Values of each grid, with one scale and with one for each channel, and the gradient of their sum."""
+    results = {}
+    for name in GRIDS:
+        for key, scale in (("tensor", None), ("channel", scales)):
+            results[f"{name}_{key}"], results[f"{name}_{key}_gradient"] = operators(x, scale, grids.get(name),
+                                                                                    ZERO_POINTS[name])  # fmt: skip
+    return results
+
+
+def by_torch(x: Any, scales: Any, grid: Any, zero: int) -> tuple[Any, Any]:
+    """Both of torch's operators."""
     import torch
 
-    x, scales = (tensor(inputs[name], "fp32", device) for name in ("x", "scales"))
-    found = {}
-    for name in GRIDS:
-        grid, zero = grids.get(name), ZERO_POINTS[name]
-        a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
-        one = torch.fake_quantize_per_tensor_affine(a, float(STEP), zero, grid.low, grid.high)
-        zeros = torch.full((CHANNELS,), zero, dtype=torch.int32, device=device)
-        each = torch.fake_quantize_per_channel_affine(b, scales, zeros, 0, grid.low, grid.high)
-        for key, result, leaf in (("tensor", one, a), ("channel", each, b)):
-            result.sum().backward()
-            assert leaf.grad is not None
-            found[f"{name}_{key}"], found[f"{name}_{key}_gradient"] = bits_of(result.detach()), bits_of(leaf.grad)
-    return found
+    leaf = x.clone().requires_grad_()
+    if scales is None:
+        result = torch.fake_quantize_per_tensor_affine(leaf, float(STEP), zero, grid.low, grid.high)
+    else:
+        zeros = torch.full((CHANNELS,), zero, dtype=torch.int32, device=x.device)
+        result = torch.fake_quantize_per_channel_affine(leaf, scales, zeros, 0, grid.low, grid.high)
+    result.sum().backward()
+    return result.detach(), leaf.grad
 
 
-def lab_fake(inputs: Arrays, meta: Meta) -> Arrays:
+def by_lab(x: np.ndarray, scales: np.ndarray | None, grid: Any, zero: int) -> tuple[np.ndarray, np.ndarray]:
     """Quantise and dequantise by the definition; the gradient is 1 where the code lies in the grid before clipping."""
-    x, scales = (inputs[name].view(np.float32) for name in ("x", "scales"))
-    found = {}
-    for name in GRIDS:
-        grid, zero = grids.get(name), ZERO_POINTS[name]
-        for key, scale in (("tensor", STEP), ("channel", scales[:, None])):
-            how = Affine(np.asarray(scale), np.asarray(zero), grid)
-            values = integers.dequantize(integers.quantize(x, how), how)
-            code = np.rint(x * (np.float32(1) / how.scale)) + np.float32(zero)
-            inside = ((code >= grid.low) & (code <= grid.high)).astype(np.float32)
-            found[f"{name}_{key}"], found[f"{name}_{key}_gradient"] = values.view(np.uint32), inside.view(np.uint32)
-    return found
+    how = Affine(np.asarray(STEP if scales is None else scales[:, None]), np.asarray(zero), grid)
+    code = np.rint(x * (np.float32(1) / how.scale)) + np.float32(zero)
+    inside = ((code >= grid.low) & (code <= grid.high)).astype(np.float32)
+    return integers.dequantize(integers.quantize(x, how), how), inside
 
 
 def special_inputs() -> Arrays:
@@ -358,42 +355,38 @@ def special_inputs() -> Arrays:
     return {"x": x.view(np.uint32)}
 
 
-def device_special(inputs: Arrays, device: str) -> Arrays:
+def special(x: Any) -> dict[str, Any]:
     """Both operators with a scale of 1 on the symmetric INT8 grid."""
     import torch
 
-    x = tensor(inputs["x"], "fp32", device)
-    one, zero = torch.ones(1, device=device), torch.zeros(1, dtype=torch.int32, device=device)
+    one, zero = torch.ones(1, device=x.device), torch.zeros(1, dtype=torch.int32, device=x.device)
     return {
-        "tensor": bits_of(torch.fake_quantize_per_tensor_affine(x, 1.0, 0, -127, 127)),
-        "channel": bits_of(torch.fake_quantize_per_channel_affine(x[None], one, zero, 0, -127, 127)[0]),
+        "tensor": torch.fake_quantize_per_tensor_affine(x, 1.0, 0, -127, 127),
+        "channel": torch.fake_quantize_per_channel_affine(x[None], one, zero, 0, -127, 127)[0],
     }
 
 
-def saturates(inputs: Arrays, meta: Meta) -> Arrays:
+def saturated(x: np.ndarray) -> dict[str, np.ndarray]:
     """Each value ends at its own side of the grid, NaN at the least code."""
-    x = inputs["x"].view(np.float32)
-    ends = np.where(x > 0, np.float32(127), np.float32(-127)).view(np.uint32)
-    return {"tensor": ends, "channel": ends}
+    return dict.fromkeys(("tensor", "channel"), np.where(x > 0, np.float32(127), np.float32(-127)))
 
 
-def converts_first(inputs: Arrays, meta: Meta) -> Arrays:
+def converted_first(x: np.ndarray) -> dict[str, np.ndarray]:
     """The per-channel kernel converts to int64 before it clips: from 2^63 on the least code, as on x86 processors."""
-    x = inputs["x"].view(np.float32)
     fits = np.abs(x) < np.float32(2.0**63)
-    turned = np.where(fits & (x > 0), np.float32(127), np.float32(-127))
-    return {"tensor": saturates(inputs, meta)["tensor"], "channel": turned.view(np.uint32)}
+    return {**saturated(x), "channel": np.where(fits & (x > 0), np.float32(127), np.float32(-127))}
 
 
 @E.hardware
 def cases(p: Params) -> Iterator[Case]:
     """Values and gradients of fake quantisation, and an open question about values that no integer stands for."""
-    names = [f"{g}_{key}{part}" for g in GRIDS for key in ("tensor", "channel") for part in ("", "_gradient")]
-    yield Case("fake_quantize", case_inputs, device_fake, lab_fake, dict.fromkeys(names, "fp32"))
-    yield Case(
-        "fake_quantize_special", special_inputs, device_special, saturates, {"tensor": "fp32", "channel": "fp32"},
-        open="what torch's fake quantisation makes of NaN, infinities and 2^63 steps on this device",
-        hypotheses={"each saturates at its end": saturates, "converted to int64 first": converts_first},
+    gives = {f"{g}_{key}{part}": "fp32" for g in GRIDS for key in ("tensor", "channel") for part in ("", "_gradient")}
+    yield program("fake_quantize", case_inputs, {"x": "fp32", "scales": "fp32"}, partial(on_both_grids, by_torch),
+                  gives, partial(on_both_grids, by_lab))  # fmt: skip
+    yield program(
+        "fake_quantize_special", special_inputs, {"x": "fp32"}, special, {"tensor": "fp32", "channel": "fp32"},
+        saturated, "what torch's fake quantisation makes of NaN, infinities and 2^63 steps on this device",
+        {"each saturates at its end": saturated, "converted to int64 first": converted_first},
     )  # fmt: skip
 
 

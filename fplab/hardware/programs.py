@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ import numpy as np
 from .. import numeric
 from .cases import Arrays, Case, Emulate, Meta, unmodelled
 from .tensors import TORCH, bits, overflow_of, tensor
+
+NUMPY = {"fp64": np.float64, "fp32": np.float32, "int8": np.int8, "int32": np.int32}  # types of the same bits
 
 
 @dataclass(frozen=True)
@@ -92,11 +95,13 @@ def stack(parts: Sequence[Any], axis: int) -> Any:
 
 def program(
     name: str, inputs: Callable[[], Arrays], given: Mapping[str, str], does: Callable[..., Mapping[str, Any]],
-    gives: Mapping[str, str], **more: Any,
+    gives: Mapping[str, str], lab: Callable[..., Mapping[str, Any]] | None = None, open: str = "",
+    hypotheses: Mapping[str, Callable[..., Mapping[str, Any]]] | None = None,
 ) -> Case:  # fmt: skip
     """The case of ``does``, which takes the inputs by name and returns the outputs by name.
 
-    ``given``, ``gives``: the formats of inputs and outputs. ``more``: ``open`` and ``hypotheses`` of the case.
+    ``given``, ``gives``: the formats of inputs and outputs. ``lab``: the same on numpy's arrays, of what is no
+    arithmetic of :class:`Rounded`. ``open``: of the case; ``hypotheses``: further answers on arrays.
     """
 
     def compute(codes: Arrays, device: str) -> Arrays:
@@ -104,13 +109,36 @@ def program(
         return {name: bits(results[name]) for name in gives}
 
     def emulate(codes: Arrays, meta: Meta) -> Arrays:
-        held = {name: np.asarray(numeric.decode(codes[name], fmt)) for name, fmt in given.items()}
+        arrays = {name: np.asarray(numeric.decode(codes[name], fmt)) for name, fmt in given.items()}
         version = str(meta.get("torch", ""))
         with np.errstate(all="ignore"):
-            results = does(**{name: Rounded(values, given[name], version) for name, values in held.items()})
+            results = does(**{name: Rounded(values, given[name], version) for name, values in arrays.items()})
         return {name: np.asarray(numeric.encode(results[name].values, fmt)) for name, fmt in gives.items()}
 
-    return Case(name, inputs, compute, emulate, dict(gives), **more)
+    def on_arrays(answer: Callable[..., Mapping[str, Any]], codes: Arrays, meta: Meta) -> Arrays:
+        with np.errstate(all="ignore"):
+            results = answer(**{name: array_of(codes[name], fmt) for name, fmt in given.items()})
+        return {name: codes_of(results[name], fmt) for name, fmt in gives.items() if name in results}
+
+    answers: dict[str, Emulate] = {text: partial(on_arrays, answer) for text, answer in (hypotheses or {}).items()}
+    return Case(name, inputs, compute, partial(on_arrays, lab) if lab else emulate, dict(gives), open, answers)
+
+
+def array_of(codes: np.ndarray, fmt: str) -> np.ndarray:
+    """Codes as numpy's numbers: of the format where numpy has it, NaNs with their bits, else as float32."""
+    return codes.view(NUMPY[fmt]) if fmt in NUMPY else np.asarray(numeric.decode(codes, fmt))
+
+
+def codes_of(values: np.ndarray, fmt: str) -> np.ndarray:
+    """Numbers as codes of a format; integers as their bits."""
+    if values.dtype.kind == "f" and fmt not in NUMPY:
+        return np.asarray(numeric.encode(values, fmt))
+    return np.asarray(values).view(f"u{values.itemsize}")
+
+
+def unanswered(**given: Any) -> dict[str, Any]:
+    """The ``lab`` of a program of which the lab has no model."""
+    return {}
 
 
 def asked(
