@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ... import numeric
-from ...hardware.cases import Arrays, Case, Meta, philox_bits
-from ...hardware.tensors import bits, tensor
+from ...hardware.cases import Arrays, Case, philox_bits
+from ...hardware.programs import program
 from ...words import CLAUSE, joined, say
 from ..frame import Experiment, Params, Result, one_threaded
 from ..outcomes import Outcome, Status, failed, passed, same_bits, verdict
@@ -239,68 +239,54 @@ def unscale_inputs() -> Arrays:
     return {"gradients": raw}
 
 
-def device_machine(inputs: Arrays, device: str) -> Arrays:
+def updated(scale: Any, good: Any, found: Any) -> dict[str, Any]:
     """``torch._amp_update_scale_`` on every state, with each set of factors."""
     import torch
 
-    scales, goods = [], []
+    states = []
     for growth, backoff, interval in FACTORS:
-        for s, g, f in zip(inputs["scale"], inputs["good"], inputs["found"], strict=True):
-            scale = torch.tensor(np.uint32(s).view(np.float32).item(), device=device)
-            good = torch.tensor(int(g) % interval, dtype=torch.int32, device=device)
-            found = torch.tensor(float(f), device=device)
-            torch._amp_update_scale_(scale, good, found, growth, backoff, interval)
-            scales.append(scale)
-            goods.append(good)
-    shape = (len(FACTORS), STATES)
-    return {"scale": bits(torch.stack(scales)).reshape(shape), "good": bits(torch.stack(goods)).reshape(shape)}
+        for s, g, f in zip(scale, good % interval, found.float(), strict=True):
+            states.append((s.clone(), g.clone()))
+            torch._amp_update_scale_(*states[-1], f, growth, backoff, interval)
+    return {name: torch.stack(each).unflatten(0, (-1, STATES))
+            for name, each in zip(("scale", "good"), zip(*states, strict=True), strict=True)}  # fmt: skip
 
 
-def lab_machine(inputs: Arrays, meta: Meta) -> Arrays:
+def updated_by_lab(scale: np.ndarray, good: np.ndarray, found: np.ndarray) -> dict[str, np.ndarray]:
     from ...training.scalers import Machine, Tracked
 
-    found = []
-    for growth, backoff, interval in FACTORS:
-        machine = Machine(1.0, growth, backoff, interval)
-        for s, g, f in zip(inputs["scale"].view(np.float32), inputs["good"], inputs["found"], strict=True):
-            found.append(machine.after(Tracked(float(s), int(g) % interval), bool(f)))
-    shape = (len(FACTORS), STATES)
+    states = [Machine(1.0, growth, backoff, interval).after(Tracked(float(s), int(g) % interval), bool(f))
+              for growth, backoff, interval in FACTORS for s, g, f in zip(scale, good, found, strict=True)]  # fmt: skip
     return {
-        "scale": np.array([t.scale for t in found], np.float32).view(np.uint32).reshape(shape),
-        "good": np.array([t.good_steps for t in found], np.uint32).reshape(shape),
+        "scale": np.array([t.scale for t in states], np.float32).reshape(-1, STATES),
+        "good": np.array([t.good_steps for t in states], np.int32).reshape(-1, STATES),
     }
 
 
-def device_unscale(inputs: Arrays, device: str) -> Arrays:
+def unscaled(gradients: Any) -> dict[str, Any]:
     """GradScaler's reciprocal and ``torch._amp_foreach_non_finite_check_and_unscale_``, a row at a time."""
     import torch
 
-    gradients, founds = [], []
-    for i, row in enumerate(inputs["gradients"]):
-        gradient = tensor(row, "fp32", device).clone()
-        found = torch.zeros((), device=device)
-        inverse = torch.tensor(SCALES[i // 2], device=device).double().reciprocal().float()
-        torch._amp_foreach_non_finite_check_and_unscale_([gradient], found, inverse)
-        gradients.append(gradient)
-        founds.append(found)
-    return {"gradients": bits(torch.stack(gradients)), "found": torch.stack(founds).cpu().numpy().astype(np.uint8)}
+    rows, flags = gradients.clone(), torch.zeros(len(gradients), device=gradients.device)
+    for i, (row, flag) in enumerate(zip(rows, flags, strict=True)):
+        inverse = torch.tensor(SCALES[i // 2], device=rows.device).double().reciprocal().float()
+        torch._amp_foreach_non_finite_check_and_unscale_([row], flag, inverse)
+    return {"gradients": rows, "found": flags.to(torch.uint8)}
 
 
-def lab_unscale(inputs: Arrays, meta: Meta) -> Arrays:
-    from ...training.scalers import unscaled
+def unscaled_by_lab(gradients: np.ndarray) -> dict[str, np.ndarray]:
+    from ...training import scalers
 
-    rows = inputs["gradients"].view(np.float32)
-    results = np.stack([unscaled(row, SCALES[i // 2]) for i, row in enumerate(rows)])
-    return {
-        "gradients": np.asarray(results, np.float32).view(np.uint32),
-        "found": np.array([not np.isfinite(row).all() for row in rows], np.uint8),
-    }
+    rows = [scalers.unscaled(row, SCALES[i // 2]) for i, row in enumerate(gradients)]
+    return {"gradients": np.array(rows, np.float32), "found": ~np.isfinite(gradients).all(1)}
 
 
 @E.hardware
 def cases(p: Params) -> Iterator[Case]:
-    yield Case("update_scale", machine_inputs, device_machine, lab_machine, {"scale": "fp32", "good": "bits32"})
-    yield Case("unscale", unscale_inputs, device_unscale, lab_unscale, {"gradients": "fp32", "found": "bits8"})
+    yield program("update_scale", machine_inputs, {"scale": "fp32", "good": "int32", "found": "int32"}, updated,
+                  {"scale": "fp32", "good": "bits32"}, updated_by_lab)  # fmt: skip
+    yield program("unscale", unscale_inputs, {"gradients": "fp32"}, unscaled, {"gradients": "fp32", "found": "bits8"},
+                  unscaled_by_lab)  # fmt: skip
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
