@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ... import draw, integers
-from ...hardware.cases import Arrays, Case, Meta, philox_bits
-from ...hardware.tensors import bits, tensor
+from ...hardware.cases import Arrays, Case, philox_bits
+from ...hardware.programs import program
 from ...words import CLAUSE, joined, say
 from ..frame import Experiment, Params, Result, one_threaded
 from ..outcomes import Outcome, Sample, absent, failed, measured, passed
@@ -372,16 +372,14 @@ def product_inputs() -> Arrays:
     return found
 
 
-def device_products(inputs: Arrays, device: str) -> Arrays:
+def int8_products(**given: Any) -> dict[str, Any]:
     from ...nn.int8_layers import int_mm
 
-    held = {name: tensor(codes, "int8", device) for name, codes in inputs.items()}
-    return {f"c{i}": bits(int_mm(held[f"a{i}"], held[f"b{i}"])) for i in range(len(SHAPES))}
+    return {f"c{i}": int_mm(given[f"a{i}"], given[f"b{i}"]) for i in range(len(SHAPES))}
 
 
-def lab_products(inputs: Arrays, meta: Meta) -> Arrays:
-    held = {name: codes.view(np.int8) for name, codes in inputs.items()}
-    return {f"c{i}": integers.int_matmul(held[f"a{i}"], held[f"b{i}"]).view(np.uint32) for i in range(len(SHAPES))}
+def products_by_lab(**given: np.ndarray) -> dict[str, np.ndarray]:
+    return {f"c{i}": integers.int_matmul(given[f"a{i}"], given[f"b{i}"]) for i in range(len(SHAPES))}
 
 
 def wrapping_inputs() -> Arrays:
@@ -389,24 +387,19 @@ def wrapping_inputs() -> Arrays:
     return {"code": np.array([0x80], np.uint8), "k": np.array([WRAPPING_K - 8, WRAPPING_K], np.uint32)}
 
 
-def device_wrapping(inputs: Arrays, device: str) -> Arrays:
+def wrapped(code: Any, k: Any) -> dict[str, Any]:
     """One element of the product of two constant matrices for each K."""
     import torch
 
     from ...nn.int8_layers import int_mm
 
-    value = int(inputs["code"].view(np.int8)[0])
-    found = []
-    for k in inputs["k"].tolist():
-        a, b = (torch.full(shape, value, dtype=torch.int8, device=device) for shape in ((32, k), (k, 8)))
-        found.append(bits(int_mm(a, b))[0, 0])
-    return {"c": np.array(found, np.uint32)}
+    products = [int_mm(code.expand(32, n).contiguous(), code.expand(n, 8).contiguous()) for n in k.tolist()]
+    return {"c": torch.stack([product[0, 0] for product in products])}
 
 
-def lab_wrapping(inputs: Arrays, meta: Meta) -> Arrays:
+def wrapped_by_lab(code: np.ndarray, k: np.ndarray) -> dict[str, np.ndarray]:
     """INT32 sums wrap around."""
-    value = int(inputs["code"].view(np.int8)[0])
-    return {"c": np.array([(value * value * k) % 2**32 for k in inputs["k"].tolist()], np.uint32)}
+    return {"c": (code.astype(np.int64) ** 2 * k).astype(np.int32)}
 
 
 def layer_inputs() -> Arrays:
@@ -421,30 +414,31 @@ def layer_inputs() -> Arrays:
     return {"x": x.view(np.uint32), "w": w.view(np.uint32)}
 
 
-def device_layers(inputs: Arrays, device: str) -> Arrays:
+def layers(x: Any, w: Any) -> dict[str, Any]:
     import torch
 
     from ...nn import Int8Linear
 
-    x, w = (tensor(inputs[name], "fp32", "cpu") for name in ("x", "w"))
     linear = torch.nn.Linear(w.shape[0], w.shape[1], bias=False)
     with torch.no_grad():
         linear.weight.copy_(w.T)
-    return {name: bits(Int8Linear(linear, name).to(device)(x.to(device))) for name in ASKED}
+    return {name: Int8Linear(linear, name).to(x.device)(x) for name in ASKED}
 
 
-def lab_layers(inputs: Arrays, meta: Meta) -> Arrays:
-    x, w = (inputs[name].view(np.float32) for name in ("x", "w"))
-    return {name: integers.matmul(x, w, name).view(np.uint32) for name in ASKED}
+def layers_by_lab(x: np.ndarray, w: np.ndarray) -> dict[str, np.ndarray]:
+    return {name: integers.matmul(x, w, name) for name in ASKED}
 
 
 @E.hardware
 def cases(p: Params) -> Iterator[Case]:
     """Exact INT8 products, what a sum beyond INT32 becomes, and five methods with their scales and outliers."""
     sums = {f"c{i}": "bits32" for i in range(len(SHAPES))}
-    yield Case("int8_products", product_inputs, device_products, lab_products, sums)
-    yield Case("int32_wraps", wrapping_inputs, device_wrapping, lab_wrapping, {"c": "bits32"})
-    yield Case("methods", layer_inputs, device_layers, lab_layers, dict.fromkeys(ASKED, "fp32"))
+    given = {f"{side}{i}": "int8" for i in range(len(SHAPES)) for side in "ab"}
+    yield program("int8_products", product_inputs, given, int8_products, sums, products_by_lab)
+    yield program("int32_wraps", wrapping_inputs, {"code": "int8", "k": "int32"}, wrapped, {"c": "bits32"},
+                  wrapped_by_lab)  # fmt: skip
+    yield program("methods", layer_inputs, {"x": "fp32", "w": "fp32"}, layers, dict.fromkeys(ASKED, "fp32"),
+                  layers_by_lab)  # fmt: skip
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
