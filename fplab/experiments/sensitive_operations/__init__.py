@@ -9,7 +9,7 @@ result that autocast gives. Where the second way loses nothing, the list saves a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from ... import draw, formats, numeric
-from ...hardware.cases import Arrays, Case, Meta, unmodelled
-from ...hardware.tensors import TORCH, bits, tensor
+from ...hardware.cases import Arrays, Case
+from ...hardware.programs import program, unanswered
+from ...hardware.tensors import TORCH, bits
 from ...words import CLAUSE, COMMA, Text, joined, say
 from ..frame import Experiment, Params, Result
 from ..outcomes import Outcome, Part, Sample, failed, measured, verdict
@@ -591,55 +592,46 @@ def every_code(fmt: str) -> Arrays:
     return {f"codes {fmt}": np.arange(1 << 16, dtype=np.uint32).astype(np.uint16).reshape(-1, 1)}
 
 
-def source(op: Listed, fmt: str, given: Arrays) -> np.ndarray:
-    """The codes that an operation takes in a case."""
-    name = f"codes {fmt}"
-    return given[name] if name in given else given[f"{op.data} {fmt}"]
+def results_of(ops: tuple[Listed, ...], run: Callable[[Listed, Any, str], Any], given: Arrays) -> dict[str, Any]:
+    """Of each format the operations on its codes, or on the real values that they take."""
+    sources = [(op, fmt, given.get(f"codes {fmt}", given.get(f"{op.data} {fmt}"))) for fmt in FORMATS for op in ops]
+    return {f"{op.name} {fmt}": run(op, x, fmt) for op, fmt, x in sources if x is not None}
 
 
-def device_results(ops: tuple[Listed, ...], given: Arrays, device: str) -> Arrays:
-    import torch
+def torch_case(name: str, inputs: Callable[[], Arrays], ops: tuple[Listed, ...], formats: Sequence[str]) -> Case:
+    """The case of torch's operations, of which the lab's two ways are the hypotheses."""
 
-    found = {}
-    for fmt in FORMATS:
-        for op in ops:
-            if f"codes {fmt}" in given or f"{op.data} {fmt}" in given:
-                x = tensor(source(op, fmt, given), fmt, device)
-                found[f"{op.name} {fmt}"] = bits(TORCHS[op.name](torch, x))
-    return found
+    def does(run: Callable[[Listed, Any, str], Any]) -> Callable[..., dict[str, Any]]:
+        return lambda **given: results_of(ops, run, given)
 
+    def by_torch(op: Listed, x: Any, fmt: str) -> Any:
+        import torch
 
-def lab_results(ops: tuple[Listed, ...], inside: bool, given: Arrays, meta: Meta) -> Arrays:
-    """The same in one of the lab's ways: FP32 inside and one rounding, or every step rounded."""
-    found = {}
-    for fmt in FORMATS:
-        for op in ops:
-            if f"codes {fmt}" in given or f"{op.data} {fmt}" in given:
-                x = numeric.decode(source(op, fmt, given), fmt, np.float32)
-                with np.errstate(all="ignore"):
-                    found[f"{op.name} {fmt}"] = np.asarray(numeric.encode(op.run(x, "fp32" if inside else fmt), fmt))
-    return found
+        return TORCHS[op.name](torch, x)
+
+    sources = ["codes"] if len(formats) == 1 else sorted({op.data for op in ops})
+    return program(
+        name, inputs, {f"{source} {fmt}": fmt for source in sources for fmt in formats}, does(by_torch),
+        {f"{op.name} {fmt}": fmt for fmt in formats for op in ops}, unanswered,
+        "Does torch's kernel compute in FP32 and round once?",
+        {"FP32 inside, one rounding": does(lambda op, x, fmt: op.run(x, "fp32")),
+         "every step rounded": does(lambda op, x, fmt: op.run(x, fmt))},
+    )  # fmt: skip
 
 
-def widths(given: Arrays, device: str) -> Arrays:
+def widths(x: Any) -> dict[str, Any]:
     """Under autocast, the bits of each operation's results, for operands of 16."""
     import torch
 
-    x = tensor(given["x"], "fp16", device)
     block: Any
-    if torch.device(device).type == "cpu":
+    if x.device.type == "cpu":
         from ...nn.cuda_autocast import autocast
 
         block = autocast("fp16")  # the lab's, since torch's for the CPU has other lists
     else:
-        block = torch.autocast(torch.device(device).type, torch.float16)
+        block = torch.autocast(x.device.type, torch.float16)
     with block:
-        found = [TORCHS[op.name](torch, x).element_size() * 8 for op in OPERATIONS]
-    return {"bits": np.array(found, np.uint8)}
-
-
-def lab_widths(given: Arrays, meta: Meta) -> Arrays:
-    return {"bits": np.array([32 if listed(op) else 16 for op in OPERATIONS], np.uint8)}
+        return {"bits": torch.tensor([TORCHS[op.name](torch, x).element_size() * 8 for op in OPERATIONS]).byte()}
 
 
 @E.hardware
@@ -647,24 +639,14 @@ def cases(p: Params) -> Iterator[Case]:
     """Elementwise operations on every code, all of them on real rows, and the width of results under autocast."""
     single = tuple(op for op in OPERATIONS if op.elementwise)
 
-    def case(name: str, ops: tuple[Listed, ...], inputs: Callable[[], Arrays], formats: tuple[str, ...]) -> Case:
-        return Case(
-            name, inputs, partial(device_results, ops), unmodelled,
-            {f"{op.name} {fmt}": fmt for fmt in formats for op in ops},
-            open="Does torch's kernel compute in FP32 and round once?",
-            hypotheses={
-                "FP32 inside, one rounding": partial(lab_results, ops, True),
-                "every step rounded": partial(lab_results, ops, False),
-            },
-        )  # fmt: skip
-
     def ramp() -> Arrays:
         return {"x": np.linspace(0x3800, 0x3E00, 64).astype(np.uint16).reshape(4, 16)}  # 1/2 to 3/2 in FP16
 
     for fmt in FORMATS:
-        yield case(f"every code of {fmt}", single, partial(every_code, fmt), (fmt,))
-    yield case("real rows", OPERATIONS, lambda: dict(real_values(p)), FORMATS)
-    yield Case("widths under autocast", ramp, widths, lab_widths, {"bits": "bits8"})
+        yield torch_case(f"every code of {fmt}", partial(every_code, fmt), single, (fmt,))
+    yield torch_case("real rows", lambda: dict(real_values(p)), OPERATIONS, FORMATS)
+    yield program("widths under autocast", ramp, {"x": "fp16"}, widths, {"bits": "bits8"},
+                  lambda x: {"bits": np.array([32 if listed(op) else 16 for op in OPERATIONS], np.uint8)})  # fmt: skip
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
