@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import draw, exact, formats, numeric
-from ..hardware.cases import Arrays, Case, Meta, philox_bits
+from ..hardware.cases import Arrays, Case, philox_bits
 from ..hardware.programs import cast, program
 from ..hardware.tensors import bits, tensor
 from ..words import CLAUSE, joined, say
@@ -440,22 +440,17 @@ def kahan(**given: Any) -> dict[str, Any]:
     return results
 
 
-def device_sgd(inputs: Arrays, device: str) -> Arrays:
+def sgd(**given: Any) -> dict[str, Any]:
     """torch's own update of a half weight, ``weight.add_(gradient, alpha=-lr)``."""
-    given = {name: tensor(inputs[name], fmt, device) for name, fmt in GIVEN.items()}
-    return {fmt: bits(given[f"{fmt}_weight"].clone().add_(given[f"{fmt}_update"], alpha=-LR)) for fmt in HALVES}
+    return {fmt: given[f"{fmt}_weight"].clone().add_(given[f"{fmt}_update"], alpha=-LR) for fmt in HALVES}
 
 
-def lab_sgd(inputs: Arrays, meta: Meta) -> Arrays:
+def sgd_by_lab(**given: np.ndarray) -> dict[str, np.ndarray]:
     """w - lr * g in FP32 and then rounded to the format: twice, so it is not always the nearest half number.
 
     Whether the product was rounded before the sum cannot be seen here: it moves the sum by 2**-37 of the weight.
     """
-    results: Arrays = {}
-    for fmt in HALVES:
-        w, g = (numeric.decode(inputs[f"{fmt}_{name}"], fmt) for name in ("weight", "update"))
-        results[fmt] = numeric.encode(numeric.fma(g, np.float32(-LR), w, "fp32"), fmt)
-    return results
+    return {fmt: numeric.fma(given[f"{fmt}_update"], np.float32(-LR), given[f"{fmt}_weight"], "fp32") for fmt in HALVES}
 
 
 @E.hardware
@@ -465,7 +460,7 @@ def cases(p: Params) -> Iterator[Case]:
     copies: Any = lambda master: {fmt: cast(master, fmt) for fmt in HALVES}  # noqa: E731
     yield program("kahan", partial(pairs, n), GIVEN, kahan, summed)
     yield program("master_copies", partial(masters, n), {"master": "fp32"}, copies, halves)
-    yield Case("sgd_on_half_weights", partial(pairs, n, lift=4), device_sgd, lab_sgd, halves)
+    yield program("sgd_on_half_weights", partial(pairs, n, lift=4), GIVEN, sgd, halves, sgd_by_lab)
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
