@@ -16,8 +16,8 @@ import numpy as np
 from .. import codebooks, draw, numeric
 from ..codebooks import BOOKS, Codebook, rules, tree
 from ..codebooks.thresholds import thresholds
-from ..hardware.cases import Arrays, Case, Meta, philox_bits
-from ..hardware.tensors import bits, tensor
+from ..hardware.cases import Arrays, Case, philox_bits
+from ..hardware.programs import cast, program
 from ..words import say
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, absent, failed, passed, verdict
@@ -403,48 +403,45 @@ def case_inputs() -> Arrays:
     return {"x": x.view(np.uint32)}
 
 
-def on_device(fmt: str, inputs: Arrays, device: str) -> Arrays:
+def blockwise(fmt: str, x: Any) -> dict[str, Any]:
     """A maximum, a division, a search; a look-up and a product: elements, scales and product in a format."""
     import torch
 
-    book, dtype = codebooks.dynamic(), {"fp32": torch.float32, "fp16": torch.float16}[fmt]
-    x = tensor(inputs["x"], "fp32", device).reshape(-1, CASE_BLOCK).to(dtype)
-    values = torch.from_numpy(book.values.copy()).to(device)
-    edges = torch.from_numpy(thresholds(book, rules.EVEN).copy()).to(device)
+    book = codebooks.dynamic()
+    x = cast(x.reshape(-1, CASE_BLOCK), fmt)
+    values = torch.from_numpy(book.values.copy()).to(x.device)
+    edges = torch.from_numpy(thresholds(book, rules.EVEN).copy()).to(x.device)
     most = x.abs().amax(1, keepdim=True)
     units = x / torch.where(most == 0, torch.ones_like(most), most)
     codes = torch.bucketize(units.float(), edges)
-    found = {"absmax": most.flatten(), "scaled": units, "back": values[codes].to(dtype) * most}
-    return {"codes": codes.to(torch.uint8).cpu().numpy()} | {name: bits(array) for name, array in found.items()}
+    return {"codes": codes.byte(), "absmax": most.flatten(), "scaled": units, "back": cast(values[codes], fmt) * most}
 
 
-def in_fp32(inputs: Arrays, meta: Meta) -> Arrays:
+def in_fp32(x: np.ndarray) -> dict[str, np.ndarray]:
     """The same by the kernels."""
-    x = inputs["x"].view(np.float32).reshape(-1, CASE_BLOCK)
+    x = x.reshape(-1, CASE_BLOCK)
     q = codebooks.quantize_blockwise(x, codebooks.dynamic(), CASE_BLOCK)
     units = x / np.where(q.absmax == 0, np.float32(1), q.absmax)[:, None]
-    found = {"absmax": q.absmax, "scaled": units, "back": codebooks.dequantize_blockwise(q)}
-    return {"codes": q.codes} | {name: array.view(np.uint32) for name, array in found.items()}
+    return {"codes": q.codes, "absmax": q.absmax, "scaled": units, "back": codebooks.dequantize_blockwise(q)}
 
 
-def in_fp16(inputs: Arrays, meta: Meta) -> Arrays:
+def in_fp16(x: np.ndarray) -> dict[str, np.ndarray]:
     """The same by the lab's FP16 arithmetic; codes of the scaled values by their thresholds."""
     book = codebooks.dynamic()
-    half = numeric.quantize(inputs["x"].view(np.float32), "fp16").reshape(-1, CASE_BLOCK)
+    half = numeric.quantize(x, "fp16").reshape(-1, CASE_BLOCK)
     most = np.abs(half).max(1, keepdims=True)
     units = numeric.div(half, np.where(most == 0, np.float32(1), most), "fp16")
     codes = np.searchsorted(thresholds(book, rules.EVEN), units, "left")
     back = numeric.mul(numeric.quantize(book.values, "fp16")[codes], most, "fp16")
-    found = {"absmax": most.ravel(), "scaled": units, "back": back}
-    return {"codes": codes.astype(np.uint8)} | {name: numeric.encode(array, "fp16") for name, array in found.items()}
+    return {"codes": codes.astype(np.uint8), "absmax": most.ravel(), "scaled": units, "back": back}
 
 
 @E.hardware
 def cases(p: Params) -> Iterator[Case]:
     """Block-wise quantisation and back written as torch operations, in FP32 and with the scaling in FP16."""
     for fmt, lab in (("fp32", in_fp32), ("fp16", in_fp16)):
-        formats = {"codes": "bits8", "absmax": fmt, "scaled": fmt, "back": fmt}
-        yield Case(f"blockwise_{fmt}", case_inputs, partial(on_device, fmt), lab, formats)
+        gives = {"codes": "bits8", "absmax": fmt, "scaled": fmt, "back": fmt}
+        yield program(f"blockwise_{fmt}", case_inputs, {"x": "fp32"}, partial(blockwise, fmt), gives, lab)
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
