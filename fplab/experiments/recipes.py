@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import draw
-from ..hardware.cases import Arrays, Case, Meta, philox_bits
-from ..hardware.tensors import bits, tensor
+from ..hardware.cases import Arrays, Case, philox_bits
+from ..hardware.programs import program
 from ..words import COMMA, joined, say
 from .fp8_training import backward, descend, relative
 from .frame import Experiment, Params, Result, one_threaded
@@ -385,14 +385,13 @@ def drawn_values() -> Arrays:
     return {"x": x.astype(np.float32).reshape(SHAPE).view(np.uint32)}
 
 
-def quantised_by_torch(square: bool, given: Arrays, device: str) -> Arrays:
+def quantised_by_torch(square: bool, x: Any) -> dict[str, Any]:
     """NVFP4 of torch's operations, as Transformer Engine writes them: each rounds once, so every bit is known."""
     import torch
 
     def f32(value: float) -> torch.Tensor:
-        return torch.tensor(value, dtype=torch.float32, device=device)
+        return torch.tensor(value, dtype=torch.float32, device=x.device)
 
-    x = tensor(given["x"], "fp32", device)
     blocks = x.unflatten(0, (-1, 16 if square else 1)).unflatten(-1, (-1, 16))  # (row blocks, rows, blocks, 16)
     g = f32(2688.0) / x.abs().max()
     most = blocks.abs().amax((1, 3), keepdim=True)
@@ -403,23 +402,23 @@ def quantised_by_torch(square: bool, given: Arrays, device: str) -> Arrays:
     up, even = (0.75, 1.75, 3.5), (0.25, 1.25, 2.5, 5.0)  # a tie goes to the even code
     code = sum((size >= edge).to(torch.uint8) for edge in up) + sum((size > edge).to(torch.uint8) for edge in even)
     code = torch.where(scaled < 0, code + 8, code)  # of zeros, too, but for a -0 that came in
-    return {"codes": bits(code.flatten(2).flatten(0, 1)), "scales": bits(scale.view(torch.uint8).flatten(2).squeeze(1))}
+    return {"codes": code.flatten(2).flatten(0, 1), "scales": scale.view(torch.uint8).flatten(2).squeeze(1)}
 
 
-def quantised_by_lab(square: bool, given: Arrays, meta: Meta) -> Arrays:
+def quantised_by_lab(square: bool, x: np.ndarray) -> dict[str, np.ndarray]:
     """The same by the lab."""
     from ..scaled import quantize
 
-    q = quantize(given["x"].view(np.float32), "nvfp4", block=(16 if square else 1, 16))
+    q = quantize(x, "nvfp4", block=(16 if square else 1, 16))
     return {"codes": q.codes, "scales": q.scales}
 
 
 @E.hardware
 def cases(p: Params) -> Iterator[Case]:
     for square in (False, True):
-        yield Case(f"nvfp4, blocks of {'16 x 16' if square else '1 x 16'}", drawn_values,
-                   partial(quantised_by_torch, square), partial(quantised_by_lab, square),
-                   {"codes": "bits8", "scales": "bits8"})  # fmt: skip
+        name = f"nvfp4, blocks of {'16 x 16' if square else '1 x 16'}"
+        yield program(name, drawn_values, {"x": "fp32"}, partial(quantised_by_torch, square),
+                      {"codes": "bits8", "scales": "bits8"}, partial(quantised_by_lab, square))  # fmt: skip
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
