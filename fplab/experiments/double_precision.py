@@ -20,10 +20,10 @@ import numpy as np
 
 from .. import draw, numeric
 from .. import exact_products as whole
-from ..hardware.cases import Arrays, Case, Meta, philox_bits
+from ..hardware.cases import Case, philox_bits
 from ..hardware.core_cases import SIDE, core_case
-from ..hardware.environment import torch_for
 from ..hardware.products import REDUCED, Product
+from ..hardware.programs import program
 from ..words import CLAUSE, joined, say
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, Sample, failed, measured, verdict
@@ -328,27 +328,24 @@ def first_slices(p: Params, bits: int, dtype: Any, codes: Any) -> tuple[np.ndarr
     return a, b
 
 
-def int8_compute(given: Arrays, device: str) -> Arrays:
+def int8_product(a: Any, b: Any) -> dict[str, Any]:
     """torch's INT8 product, which on a GPU is its Tensor Core's."""
     from ..nn.int8_layers import int_mm
 
-    torch = torch_for(device)
-    a, b = (torch.from_numpy(given[name].view(np.int8)).to(device) for name in "ab")
-    return {"d": int_mm(a, b.t()).cpu().numpy().view(np.uint32)}
+    return {"d": int_mm(a, b.t())}
 
 
-def int8_emulate(given: Arrays, meta: Meta) -> Arrays:
+def exact_product(a: np.ndarray, b: np.ndarray) -> dict[str, np.ndarray]:
     """The same in int64."""
-    a, b = (given[name].view(np.int8).astype(np.int64) for name in "ab")
-    return {"d": (a @ b.T).astype(np.int32).view(np.uint32)}
+    return {"d": (a.astype(np.int64) @ b.T.astype(np.int64)).astype(np.int32)}
 
 
 @E.hardware
 def cases(p: Params) -> Iterator[Case]:
     """Products of the first slices of both operands."""
     given = partial(first_slices, p, INT8_BITS, np.int8, np.uint8)
-    yield Case("INT8 slices", lambda: dict(zip("ab", given(), strict=True)), int8_compute, int8_emulate,
-               {"d": "bits32"})  # fmt: skip
+    yield program("INT8 slices", lambda: dict(zip("ab", given(), strict=True)), dict.fromkeys("ab", "int8"),
+                  int8_product, {"d": "bits32"}, exact_product)  # fmt: skip
     shape = Product("matmul", ("fp16", "fp16"), "fp32", (SIDE, SIDE, p.k), {REDUCED.format("fp16"): False})
     yield core_case("FP16 slices", shape, partial(first_slices, p, half_bits(p.k), np.float16, np.uint16))
 
