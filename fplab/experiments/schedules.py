@@ -221,6 +221,12 @@ E.claim(superior("shorter_chains", "in an H100's arithmetic more slices of k are
                  least_gain, by=0.1))  # fmt: skip
 
 
+E.answer("a pipeline waits {bubble:.1%} of the work's time, interleaved {woven:.1%}; dividing k changes {wide:.0%} of "
+         "FP32 results, of BF16 {narrow:.2%}", bubble=lambda r: float(timed(r.p, "1f1b").bubble),
+         woven=lambda r: float(timed(r.p, "interleaved").bubble), wide=of("differ_fp32").at(split=[*SPLITS[1:]]),
+         narrow=of("differ_bf16").at(split=[*SPLITS[1:]]))  # fmt: skip
+
+
 # --- what a GPU must compute ------------------------------------------------------------------------------------
 def running_sums(rows: Any) -> dict[str, Any]:
     half, wide = rows[0] - rows[0], cast(rows[0] - rows[0], "fp32")
