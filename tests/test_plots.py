@@ -161,23 +161,6 @@ def test_pyplot_is_never_imported() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize(
-    ("positions", "gap"),
-    [([0.5, 0.5], 0.2), ([0.9, 0.91, 0.92, 0.1], 0.1), ([0.0] * 5, 0.25), ([0.3, 0.31, 0.6], 0.05)],
-)
-def test_spread_keeps_order_and_distance(positions: list[float], gap: float) -> None:
-    placed = style.spread(positions, gap)
-    assert np.argsort(placed, kind="stable").tolist() == np.argsort(positions, kind="stable").tolist()
-    assert np.diff(sorted(placed)).min() >= gap - 1e-9
-    assert min(placed) >= -1e-9
-    assert max(placed) <= 1 + 1e-9
-
-
-def test_spread_leaves_what_is_apart() -> None:
-    assert style.spread([0.2, 0.8], 0.1) == [0.2, 0.8]
-    assert style.spread([], 0.1) == []
-
-
 # --- drawings -----------------------------------------------------------------------------------------------------
 def texts(ax) -> list[str]:
     return [t.get_text() for t in ax.texts]

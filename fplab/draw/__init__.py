@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from .histogram import binade_histogram as binade_histogram
     from .histogram import percent as percent
     from .style import current as current
-    from .style import label_ends as label_ends
     from .style import look as look
     from .style import look_of_format as look_of_format
     from .style import new_figure as new_figure

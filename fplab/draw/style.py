@@ -16,7 +16,7 @@ in DejaVu Sans, which matplotlib brings, and a figure the same on every machine;
 import functools
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -25,7 +25,6 @@ from typing import Any
 
 import matplotlib as mpl
 from cycler import cycler
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -181,51 +180,3 @@ def save(figure: Figure, path: str | Path, theme: str | Theme) -> None:
             case other:
                 raise LabError(f"a figure cannot be saved as {other or path.name!r}; allowed: .svg, .png.")
     figure.set_layout_engine("none")  # laid out by now; doing it again for another format takes as long as drawing
-
-
-def spread(positions: Sequence[float], gap: float, low: float = 0.0, high: float = 1.0) -> list[float]:
-    """Move label positions apart to at least ``gap``, keeping their order, as little as a few passes find.
-
-    >>> spread([0.5, 0.5], 0.2)
-    [0.4, 0.6]
-    """
-    if not positions:
-        return []
-    gap = min(gap, (high - low) / max(len(positions) - 1, 1))
-    order = sorted(range(len(positions)), key=lambda i: positions[i])
-    groups: list[tuple[float, int]] = []  # (centre, members) of runs of touching labels
-    for i in order:
-        centre, size = positions[i], 1
-        while True:
-            half = gap * (size - 1) / 2
-            centre = min(max(centre, low + half), high - half)
-            if not groups:
-                break
-            before, members = groups[-1]
-            if centre - half - (before + gap * (members - 1) / 2) >= gap * (1 - 1e-9):
-                break
-            groups.pop()
-            centre = (centre * size + before * members) / (size + members)
-            size += members
-        groups.append((centre, size))
-    placed = [c + gap * (k - (n - 1) / 2) for c, n in groups for k in range(n)]
-    out = [0.0] * len(positions)
-    for i, y in zip(order, placed, strict=True):
-        out[i] = round(y, 12)
-    return out
-
-
-def label_ends(ax: Axes, ends: Sequence[tuple[float, str, str]], size: float = 9.0) -> None:
-    """Write series names beside the right edge, once the limits are set. ``ends``: (y in data units, text, colour)."""
-    if not ends:
-        return
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    height = ax.get_position().height * figure.get_size_inches()[1] * 72
-    to_axes = ax.transData + ax.transAxes.inverted()
-    x = ax.get_xlim()[1]
-    at = [min(max(float(to_axes.transform((x, y))[1]), 0.0), 1.0) for y, _, _ in ends]
-    for y, here, (_, text, color) in zip(spread(at, 1.35 * size / height), at, ends, strict=True):
-        ax.annotate(text, (1, here), (1.025, y), xycoords="axes fraction", textcoords="axes fraction", va="center",
-                    color=color, fontsize=size, annotation_clip=False,
-                    arrowprops={"arrowstyle": "-", "color": color, "lw": 0.7, "shrinkA": 1, "shrinkB": 0})  # fmt: skip
