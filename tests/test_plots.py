@@ -129,9 +129,8 @@ def example(theme: str):
     with style.themed(theme):
         figure = style.new_figure(5, 3)
         ax = figure.subplots()
-        binade_histogram(
-            ax, np.array([3, 5, 2]), exponents=np.array([-26, -25, -10]), zero=4, shift=8, label="gradients"
-        )
+        binade_histogram(ax, np.array([3, 5, 2]), np.array([-26, -25, -10]), "fp16")
+        ax.patches[-1].set_label("gradients")
         ax.legend()
     return figure
 
@@ -170,24 +169,22 @@ def test_histogram_thresholds_and_shares() -> None:
     assert [t for t, _ in format_thresholds("fp16")] == [-24, -14, 16]
     assert [t for t, _ in format_thresholds("e8m0")] == [-127, 128]
     counts, exponents = np.array([10, 20, 30, 40]), np.array([-25, -24, -14, 16])
-    assert shares(counts, exponents, 100, format_thresholds("fp16")) == (0.05, 0.1, 0.15, 0.2)
+    assert shares(counts, exponents, format_thresholds("fp16")) == (0.1, 0.2, 0.3, 0.4)
     assert [percent(p) for p in (0, 1e-9, 0.25, 1)] == ["0%", "<0.1%", "25.0%", "100.0%"]
 
 
-def test_histogram_draws_bars_zero_and_shift() -> None:
+def test_histogram_draws_bars_and_shares() -> None:
     with style.themed("light"):
         ax = style.new_figure().subplots()
-        binade_histogram(ax, np.array([1, 3]), exponents=np.array([-3, 5]), zero=4, shift=2)
+        binade_histogram(ax, np.array([1, 3]), np.array([-3, 25]), "fp16")
     bars = sorted((p.get_x(), p.get_height()) for p in ax.patches if isinstance(p, Rectangle))
-    assert bars[-2:] == [(-3.0, 12.5), (5.0, 37.5)]
-    assert bars[0][1] == 50.0
-    assert bars[0][0] < -24  # left of everything that has a binade
-    assert "50.0%" in texts(ax)
+    assert bars[-2:] == [(-3.0, 25.0), (25.0, 75.0)]
+    assert texts(ax) == ["0%", "0%", "25.0%", "75.0%"]
 
 
 def test_histogram_of_nothing() -> None:
     ax = style.new_figure().subplots()
-    binade_histogram(ax, np.zeros(2, int), exponents=np.array([0, 1]), zero=0)
+    binade_histogram(ax, np.zeros(2, int), np.array([0, 1]), "fp16")
 
 
 def test_bit_strip_draws_every_bit() -> None:
@@ -227,7 +224,7 @@ def axes():
 test_what_cannot_be_drawn_is_refused = refusals.saying(
     (lambda: style.theme_of("dusk"), "unknown theme 'dusk'. Allowed: light, dark."),
     (lambda: style.save(style.new_figure(), "a.gif", "light"), "cannot be saved as '.gif'; allowed: .svg, .png"),
-    (lambda: binade_histogram(axes(), np.zeros(2, int), exponents=np.arange(3)), "counts (2,) and exponents (3,)"),
+    (lambda: binade_histogram(axes(), np.zeros(2, int), np.arange(3), "fp16"), "counts (2,) and exponents (3,)"),
     (lambda: number_line(axes(), "fp16", 0, 1), "fp16 has 15,360 values between 0 and 1; at most 400"),
     (lambda: number_line(axes(), "fp16", 1, 1), "must be less than"),
     (lambda: number_line(axes(), "e4m3", 400, 448, x=1e6), "rounds to NaN in e4m3"),

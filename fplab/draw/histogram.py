@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import formats
 from ..errors import LabError
-from ..formats import Format, FormatLike, spelt
+from ..formats import FormatLike
 from .page import two_to
 from .scene import GREY, Scene
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Threshold = tuple[float, str]
-ZERO_WIDTH, ZERO_GAP = 2.0, 1.5  # of the bar of zeros, in binades
 WIDTH, HEIGHT, LEFT, TOP = 860, 210, 56, 18  # pixels
 BINADE, PERCENT = 8, 8  # pixels: of a bar's width and of its height, where axes bring their own scale
 
@@ -86,9 +85,9 @@ def format_thresholds(fmt: FormatLike) -> tuple[Threshold, ...]:
     return tuple(marks)
 
 
-def shares(counts: np.ndarray, exponents: np.ndarray, zero: int, thresholds: Sequence[Threshold]) -> tuple[float, ...]:
-    """The share of all values in each region between thresholds; zeros are counted in the total but in no region."""
-    total = max(int(counts.sum()) + zero, 1)
+def shares(counts: np.ndarray, exponents: np.ndarray, thresholds: Sequence[Threshold]) -> tuple[float, ...]:
+    """The share of all values in each region between thresholds."""
+    total = max(int(counts.sum()), 1)
     edges = [-np.inf, *(t for t, _ in thresholds), np.inf]
     return tuple(
         float(counts[(exponents >= low) & (exponents < high)].sum()) / total for low, high in itertools.pairwise(edges)
@@ -106,56 +105,34 @@ def percent(share: float) -> str:
     return "<0.1%" if share < 0.001 else f"{100 * share:.1f}%"
 
 
-def binade_histogram(
-    ax: Axes, counts: np.ndarray, *, exponents: np.ndarray, zero: int | None = None,
-    thresholds: Sequence[Threshold] | str | Format = "fp16", label: str | None = None, shift: int | None = None,
-    show_shares: bool = True, show_names: bool = True, series: int = 0,
-) -> None:  # fmt: skip
+def binade_histogram(ax: Axes, counts: np.ndarray, exponents: np.ndarray, fmt: FormatLike) -> None:
     """Draw how many values lie in each binade, as a percentage of all values, against a format's thresholds.
 
-    ``counts`` and ``exponents``: integers (B,), bar i counts ``2**exponents[i] <= |x| < 2**(exponents[i]+1)``.
-    ``zero``: how many values are zero, a bar of its own at the left (None: not drawn). ``thresholds``: (log2, text)
-    pairs in rising order, or a format whose edges are meant; the share of the values in each region between them is
-    written at the top (``show_shares``), the texts above the axes (``show_names``). ``label``: legend entry.
-    ``shift``: also draw the outline after multiplying by ``2**shift`` (a loss scale).
+    ``counts`` and ``exponents``: integers (B,), bar i counts ``2**exponents[i] <= |x| < 2**(exponents[i]+1)``. The
+    share of the values in each region between thresholds is written at the top, the thresholds' names above the axes.
     """
     counts, exponents = np.asarray(counts), np.asarray(exponents)
     if counts.shape != exponents.shape or counts.ndim != 1:
         raise LabError(f"counts {counts.shape} and exponents {exponents.shape} must be 1-d and of one length.")
-    thresholds = spelt(thresholds)
-    marks = format_thresholds(thresholds) if isinstance(thresholds, str | Format) else tuple(thresholds)
     from .style import current, look
 
-    theme, style = current(), look(series)
-    total = max(int(counts.sum()) + (zero or 0), 1)
-    height, first = 100 * counts / total, int(exponents.min())
+    marks = format_thresholds(fmt)
+    height, first = 100 * counts / max(int(counts.sum()), 1), int(exponents.min())
     columns = np.zeros(int(exponents.max()) - first + 1)
     columns[exponents - first] = height
     drawing = Scene(0, 0)
-    _bars(drawing, [Layer(columns, style.color)], first, (first * BINADE, 0), (BINADE, PERCENT))
+    _bars(drawing, [Layer(columns, look(0).color)], first, (first * BINADE, 0), (BINADE, PERCENT))
     drawing.onto(ax, (0, 0), (BINADE, -PERCENT))
-    if label is not None and ax.patches:
-        ax.patches[-1].set_label(label)
     used = exponents[counts > 0]
     low, high = (int(used.min()), int(used.max()) + 1) if used.size else (-1, 1)
-    if shift is not None:
-        edges = np.append(exponents, exponents[-1] + 1) + shift
-        ax.stairs(height, edges, color=look(series + 1).color, linewidth=1.6, linestyle=(0, (4, 1.5)),
-                  label=rf"after $\times\,2^{{{shift}}}$")  # fmt: skip
-        low, high = min(low, low + shift), max(high, high + shift)
     low, high = min(low, *(int(t) for t, _ in marks)) - 4, max(high, *(int(t) for t, _ in marks)) + 4
-    left = low - ZERO_WIDTH - 2 * ZERO_GAP if zero is not None else low
-    ax.set(xlim=(left, high), ylim=(0, 1.22 * max(float(height.max(initial=0)), 100 * (zero or 0) / total, 1e-9)))
+    ax.set(xlim=(low, high), ylim=(0, 1.22 * max(float(height.max(initial=0)), 1e-9)))
     _exponent_ticks(ax, low, high)
-    if zero is not None:
-        _zero_bar(ax, low, zero / total)
     ax.set(xlabel=r"magnitude, by binade", ylabel="share of all values (%)")
     for at, _ in marks:
-        ax.axvline(at, color=theme.ink, linewidth=1.0, linestyle=(0, (3, 2)), zorder=3)
-    if show_names:
-        _threshold_names(ax, marks, high - left)
-    if show_shares:
-        _region_shares(ax, marks, shares(counts, exponents, zero or 0, marks), (low, high))
+        ax.axvline(at, color=current().ink, linewidth=1.0, linestyle=(0, (3, 2)), zorder=3)
+    _threshold_names(ax, marks, high - low)
+    _region_shares(ax, marks, shares(counts, exponents, marks), (low, high))
 
 
 def _exponent_ticks(ax: Axes, low: float, high: float) -> None:
@@ -164,23 +141,6 @@ def _exponent_ticks(ax: Axes, low: float, high: float) -> None:
     ticks = np.arange(-(-low // step) * step, high + 1, step)
     ax.set_xticks(ticks, [f"$2^{{{int(t)}}}$" for t in ticks])
     ax.grid(axis="x", visible=False)
-
-
-def _zero_bar(ax: Axes, low: float, share: float) -> None:
-    """The bar of zeros left of ``low``, beyond a break in the axis: zero is in no binade."""
-    from .style import current
-
-    theme = current()
-    at = low - ZERO_GAP - ZERO_WIDTH
-    ax.bar([at], [100 * share], width=ZERO_WIDTH, align="edge", facecolor=theme.grid, hatch="////",
-           edgecolor=theme.muted, linewidth=0.8)  # fmt: skip
-    ax.annotate(percent(share), (at + ZERO_WIDTH / 2, 100 * share), (0, 3), textcoords="offset points", ha="center",
-                fontsize=9, fontweight="bold", color=theme.ink)  # fmt: skip
-    ax.annotate("0", (at + ZERO_WIDTH / 2, 0), (0, -5), xycoords=ax.get_xaxis_transform(), va="top", ha="center",
-                textcoords="offset points", fontsize=9, color=theme.ink)  # fmt: skip
-    ax.annotate("//", (low - ZERO_GAP / 2, 0), xycoords=ax.get_xaxis_transform(), ha="center", va="center", fontsize=9,
-                color=theme.muted, annotation_clip=False,
-                bbox={"boxstyle": "square,pad=0.05", "fc": theme.background, "ec": "none"})  # fmt: skip
 
 
 def _threshold_names(ax: Axes, marks: Sequence[Threshold], width: float) -> None:

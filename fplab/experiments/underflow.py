@@ -459,7 +459,7 @@ def gradients_by_binade(ax: draw.Axes, r: Result) -> None:
     zero = float((run := gathered(r.p, r.p.seed)).zeros["activation"] / (run.zeros["activation"] + run.sizes.sum()))
     first, last = -60, int(counts.binade[counts > 0].max())
     kept = [int(counts.sel(binade=slice(None, first)).sum()), *counts.sel(binade=slice(first + 1, last)).values]
-    draw.binade_histogram(ax, np.array(kept), exponents=np.arange(first, last + 1), thresholds="fp16")
+    draw.binade_histogram(ax, np.array(kept), np.arange(first, last + 1), "fp16")
     ax.set(ylabel="of the non-zero gradients (%)", xlabel="magnitude, by binade",
            title=f"Activation gradients: {zero:.0%} are zero in FP32; the others, against FP16's range")  # fmt: skip
 
