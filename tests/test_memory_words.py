@@ -12,7 +12,8 @@ from fplab.memory import Estimate, estimate, report, words
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 # Names of models, precisions and options, units, and what the field says in English.
 NAMES = (
-    r"llama3-8b|bloom-176b|adamw8bit|adamw|mixed|int8|ZeRO|--zero|inputs=|GPU|CPU|DDP|GiB|[GMk]B|rank|logits|softmax"
+    r"llama3-8b|bloom-176b|gpt2|adamw8bit|adamw|mixed|int8|ZeRO|--zero|inputs=|GPU|CPU|DDP|GiB|[GMk]B|rank|logits|"
+    r"softmax|Megatron|transformers|FP32|GELU|tanh"
 )
 CASES: list[tuple[Any, dict[str, Any]]] = [
     (10**9, {}),
@@ -22,6 +23,8 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
     ("llama3-8b", {"gpus": 8, "tensor": 8, "recompute": "selective", "sequence_parallel": True}),
     ("llama3-8b", {"gpus": 4, "precision": "amp", "recompute": "full"}),
     ("llama3-8b", {"offload": "parameters"}),
+    ("llama3-8b", {"precision": "amp", "flash": False, "sequence": 4096}),
+    ("gpt2", {"precision": "amp", "micro_batch": 8}),
     ("llama3-8b", {"offload": "chunks", "chunk_budget": 10**10}),
     ("bloom-176b", {"inference": "int8", "gpus": 8, "tensor": 8}),
 ]
@@ -29,7 +32,7 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
 
 def spoken(e: Estimate) -> str:
     with speaking("zh"):
-        return e.table(200)
+        return e.table(1000)
 
 
 def numbers(text: str) -> list[str]:
@@ -39,7 +42,7 @@ def numbers(text: str) -> list[str]:
 @pytest.mark.parametrize(("model", "options"), CASES, ids=str)
 def test_the_table_in_chinese(model: Any, options: dict[str, Any]) -> None:
     e = estimate(model, **options)
-    english, chinese = e.table(200), spoken(e)
+    english, chinese = e.table(1000), spoken(e)
     assert not CHINESE.search(english)
     assert "：" not in english
     rest = re.sub("|".join([NAMES, *(value for value in options.values() if isinstance(value, str))]), "", chinese)
@@ -76,6 +79,7 @@ def test_every_kind_has_a_word_and_every_term_is_said() -> None:
     for model, options in CASES:
         rank = estimate(model, **options).fullest
         said = {word for one in rank.traffic for word in (one.what, one.collective)} | set(rank.temporary)
+        said |= set(report.as_dict(estimate(model, **options))["beyond"] or ())
         assert said <= set(words.TERMS), said - set(words.TERMS)
 
 

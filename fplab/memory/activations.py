@@ -6,7 +6,8 @@ attention that stores no matrices follow from the same list. For the paper's lay
 ``s b h (34 + 5 a s / h)``.
 
 Not counted, as in the paper: statistics of the norms, token indices, and what an implementation keeps beyond need
-(copies in another layout, FP32 casts); :mod:`fplab.memory.tracing` counts those.
+(copies in another layout, FP32 casts); :mod:`fplab.memory.tracing` counts those, and :mod:`fplab.memory.library` says
+them for two modules of the transformers library.
 """
 
 import math

@@ -11,7 +11,9 @@ from ..errors import LabError
 from ..words import CLAUSE, LIST, NOTHING, Text, joined, say
 from . import words
 from .communication import Traffic
-from .options import check_transformer
+from .library import beyond
+from .models import Transformer
+from .options import Options, check_transformer
 from .ranks import Counted, Rank, with_fewest, with_options
 from .stages import KINDS
 from .units import GB, gb, gib, rounded, shown
@@ -62,7 +64,7 @@ def _title(e: Counted) -> Text:
 def uncounted(e: Counted) -> Text | None:
     """What is not counted, and what would have to be given for it; None where all is counted."""
     if e.configuration is not None:
-        return None
+        return None if e.options.inference is not None else _beyond(e.configuration, e.options)
     if e.traced is not None:
         left_out = say(
             "not counted: the loss and the whole backward pass, such as the gradients of logits; give loss=, a "
@@ -72,6 +74,23 @@ def uncounted(e: Counted) -> Text | None:
     if e.model.states_only:
         return say("not counted: activations; they follow from the layers, not from a number of parameters")
     return say("not counted: activations; give inputs=, the arguments of a module's forward pass, and they are traced")
+
+
+def _beyond(c: Transformer, o: Options) -> Text:
+    """What an implementation that people use holds beyond the papers' terms."""
+    kinds = beyond(c, o)
+    if kinds is None:
+        return say("not counted: what an implementation keeps beyond the papers' terms, such as FP32 copies in norms")
+    details = [say("{name} {size}", name=words.term(name), size=signed(size)) for name, size in kinds.items()]
+    return say(
+        "not counted: the papers' terms are Megatron's; the transformers library's module adds {size} at the peak: "
+        "{details}",
+        size=signed(sum(kinds.values())), details=joined(details, CLAUSE),
+    )  # fmt: skip
+
+
+def signed(size: int) -> str:
+    return f"-{shown(-size)}" if size < 0 else shown(size)
 
 
 def _kinds(rank: Rank, columns: int) -> list[str]:
@@ -239,6 +258,7 @@ def as_dict(e: Counted) -> dict[str, Any]:
         "fullest": e.fullest.stage,
         "total": e.total,
         "activations": _counted(e),
+        "beyond": beyond(e.configuration, e.options) if e.configuration is not None else None,
         "fewest": {f"{size} GB": count for size, count in fitting(e).items()},
     }  # fmt: skip
 
@@ -247,7 +267,7 @@ def _counted(e: Counted) -> str:
     """How activations were counted."""
     if e.traced is not None:
         return "traced" if e.traced.loss else "traced, without a loss"
-    return "not counted" if uncounted(e) else "formula"
+    return "formula" if e.configuration is not None else "not counted"
 
 
 def as_json(e: Counted) -> str:

@@ -111,13 +111,14 @@ class ShapesAlone(TorchFunctionMode):
 
     def __enter__(self) -> "ShapesAlone":
         # no mode sees what nn.MultiheadAttention calls, nor what a reentrant checkpoint recomputes
+        self._before = {function.__name__: getattr(nn.functional, function.__name__) for function in self._kernels}
         for function in self._kernels:
             setattr(nn.functional, function.__name__, partial(self._where_shapes, function))
         return cast("ShapesAlone", super().__enter__())
 
     def __exit__(self, *error: Any) -> None:
-        for function in self._kernels:
-            setattr(nn.functional, function.__name__, function)
+        for name, function in self._before.items():
+            setattr(nn.functional, name, function)
         super().__exit__(*error)
 
     def _where_shapes(self, function: Callable[..., Any], tensor: torch.Tensor, *rest: Any, **named: Any) -> Any:
@@ -139,11 +140,10 @@ class ShapesAlone(TorchFunctionMode):
 
     @staticmethod
     def _drop(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
-        """A mask of bytes, as CUDA's; a CPU keeps floating-point numbers."""
-        dropped: torch.Tensor = (
-            torch.native_dropout(x, p, True)[0] if training and 0 < p < 1 else DROPOUT(x, p, training)
-        )
-        return dropped
+        """A mask of bytes, as CUDA's; in place CUDA keeps floating-point numbers, as a CPU always does."""
+        whole = inplace or not training or not 0 < p < 1
+        out: torch.Tensor = DROPOUT(x, p, training, inplace) if whole else torch.native_dropout(x, p, True)[0]
+        return out
 
     @staticmethod
     def _attend(

@@ -16,7 +16,7 @@ KINDS = {
     "buffers": say("buffers"),
     "kv cache": say("keys and values"),
 }
-TERMS = (  # temporaries, what is sent, and how
+TERMS = (  # temporaries, what is sent and how, and what a library's module adds
     mark("gathered chunks"), mark("gathered layer, next layer"), mark("gradients of a layer"),
     mark("16-bit casts of the weights"), mark("8-bit casts of the layers' weights"),
     mark("quantised weights of the layers"), mark("DDP buckets"), mark("buckets"), mark("a layer computed again"),
@@ -24,7 +24,11 @@ TERMS = (  # temporaries, what is sent, and how
     mark("activations of a layer"), mark("attention scores and their softmax"), mark("gradients"), mark("parameters"),
     mark("gradients to CPU memory"), mark("updated parameters from CPU memory"), mark("parameters from CPU memory"),
     mark("activations of layers"), mark("activations to the next stage"), mark("gradients to the stage before"),
-    mark("all-reduce"), mark("reduce-scatter"), mark("all-gather"), mark("send"), mark("host")
+    mark("all-reduce"), mark("reduce-scatter"), mark("all-gather"), mark("send"), mark("host"),
+    mark("norms and the residual stream"), mark("softmax in FP32 and its copy"), mark("attention masks"),
+    mark("repeated keys and values"), mark("rotary angles"), mark("steps of GELU's tanh"),
+    mark("casts of shared inputs"), mark("labels and positions"), mark("logits of the output"),
+    mark("casts of weights that no product takes")
 )  # fmt: skip
 
 
