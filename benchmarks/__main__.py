@@ -6,21 +6,14 @@ import argparse
 import importlib
 import os
 import pkgutil
-import subprocess
 import sys
 import traceback
 
 import benchmarks
 
-from .timing import GOALS, judged
+from .timing import GOALS, LIBRARIES, import_seconds, judged
 
 NAMES = [m.name for m in pkgutil.iter_modules(benchmarks.__path__) if not m.name.startswith("_") and m.name != "timing"]
-
-
-def import_time() -> float:
-    """Milliseconds that ``import fplab`` takes, in a fresh interpreter, the interpreter's own start apart."""
-    code = "import time; t = time.perf_counter(); import fplab; print(time.perf_counter() - t)"
-    return 1000 * min(float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(5))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -35,7 +28,9 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(NAMES)}")
     if given.toy:
         os.environ["FPLAB_BENCHMARKS"] = "toy"
-    print(f"import fplab: {judged('import fplab, ms', import_time(), 800, '.0f')} ms\n", flush=True)
+    package, libraries = import_seconds("import fplab", LIBRARIES)
+    told = judged(f"import fplab, times {LIBRARIES}", package / libraries, 0.2)
+    print(f"import fplab: {told} times {LIBRARIES} ({libraries:.2f} s)\n", flush=True)
     failed = []
     for name in given.names or NAMES:
         try:

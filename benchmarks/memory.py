@@ -1,10 +1,13 @@
-"""The memory calculator: 405 billion parameters in less than 50 ms."""
+"""The memory calculator: 405 billion parameters in a fifth of the time that importing numpy and numba takes."""
 
 from __future__ import annotations
 
-from .timing import judged, seconds, table
+from collections.abc import Callable, Iterable
+from typing import Any
 
-GOAL = 50.0
+from .timing import LIBRARIES, import_seconds, judged, seconds, sized, table
+
+GOAL = 0.2
 
 
 def main() -> None:
@@ -24,10 +27,18 @@ def main() -> None:
         ),
         "405B, INT8 inference as JSON": lambda: estimate("llama3-405b", inference="int8").to_json(),
     }
+    (libraries,) = import_seconds(LIBRARIES)
     rows = []
     for name, work in requests.items():
-        for cache in (tensors_of, handed_out, stages, chunks_of):
-            cache.cache_clear()
-        first, again = seconds(work), min(seconds(work) for _ in range(20))
-        rows.append((name, judged(f"memory, {name}, ms", first * 1e3, GOAL, ".1f"), f"{again * 1e3:.1f}"))
-    print(table("memory calculator", ("request", f"first, ms (goal {GOAL:g})", "again"), rows))
+        first = min(_anew(work, (tensors_of, handed_out, stages, chunks_of)) for _ in range(sized(3, 1)))
+        again = min(seconds(work) for _ in range(20))
+        told = judged(f"memory, {name}, times {LIBRARIES}", first / libraries, GOAL)
+        rows.append((name, f"{first * 1e3:.1f}", told, f"{again * 1e3:.1f}"))
+    head = "request", "first, ms", f"times {LIBRARIES} (goal {GOAL:g})", "again, ms"
+    print(table(f"memory calculator ({LIBRARIES}: {libraries:.2f} s)", head, rows))
+
+
+def _anew(work: Callable[[], object], caches: Iterable[Any]) -> float:
+    for cache in caches:
+        cache.cache_clear()
+    return seconds(work)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
@@ -11,6 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 LINE = 64
+LIBRARIES = "import numpy, numba"  # the yardstick of what Python itself takes on this machine
 T = TypeVar("T")
 
 
@@ -55,6 +58,16 @@ def seconds(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
+
+
+def import_seconds(*statements: str, rounds: int = sized(5, 1)) -> list[float]:
+    """The least that each statement takes in a fresh interpreter, the interpreter's own start apart, in turns."""
+    code = "import time; t = time.perf_counter(); {}; print(time.perf_counter() - t)"
+
+    def once(statement: str) -> float:
+        return float(subprocess.check_output([sys.executable, "-c", code.format(statement)]))
+
+    return [min(times) for times in zip(*([once(s) for s in statements] for _ in range(rounds)), strict=True)]
 
 
 def ratios(
