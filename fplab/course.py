@@ -181,9 +181,10 @@ class Claims:
 def evidence(name: str) -> Claims:
     """The claims of an experiment, checked now: its quick size is run (seconds), and every GPU record is compared."""
     from . import experiments
+    from .experiments.progress import silent
     from .experiments.runner import check_claims, gpu_records, gpu_rows
 
-    experiment, silent = experiments.load(name), lambda fraction, text: None
+    experiment = experiments.load(name)
     rows = check_claims(name, experiment, experiment.run(experiment.quick, silent), silent)
     return Claims((*rows, *gpu_rows(name, "quick", gpu_records()[0], silent)))
 

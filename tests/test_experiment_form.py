@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fplab.experiments import frame, panels, quantities
+from fplab.experiments.progress import silent
 
 
 def walks() -> tuple[frame.Experiment, list[str]]:
@@ -47,7 +48,7 @@ def test_a_measure_has_its_axes_and_is_computed_when_it_is_asked_for() -> None:
     assert result.distance.attrs == {"unit": "m"}
     assert calls.count("ends") == 4
     before = len(calls)
-    experiment.run(experiment.quick, lambda share, text: None)
+    experiment.run(experiment.quick, silent)
     assert len(calls) == 2 * before
     with pytest.raises(AttributeError, match="Walks measures no 'gap'; it measures distance, six"):
         _ = result.gap

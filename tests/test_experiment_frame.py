@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import toy
-from experiments.frame import Mutant, frame, silent
+from experiments.frame import Mutant, frame
 from gpu_cases import computed_on_cpu
 
 from fplab.experiments.outcomes import Evidence, Outcome, Sample, Status, absent, failed, measured, passed
+from fplab.experiments.progress import silent
 from fplab.experiments.statistics import both, equivalent, superior
 
 

@@ -63,10 +63,11 @@ def show(name: str, full: bool = False, theme: str = "light") -> Figure:
     ``full``: the full size instead of the quick one. ``theme``: "light" or "dark".
     """
     from ..draw.style import themed
+    from .progress import silent
 
     if not fits(full, bool):  # anything else that is true would begin a run of minutes
         raise LabError(f"full={summary(full)} is not possible; allowed: True or False.")
     experiment = load(name)
-    result = experiment.run(experiment.full if full else experiment.quick, lambda fraction, text: None)
+    result = experiment.run(experiment.full if full else experiment.quick, silent)
     with themed(theme):
         return experiment.figures[0](result)

@@ -38,7 +38,7 @@ import numpy as np
 from ..hardware.cases import Case
 from ..words import Text, say
 from .outcomes import Claim, Claims
-from .progress import Tick
+from .progress import Tick, part_of, silent
 from .quantities import Columns, Quantity, summary
 
 if TYPE_CHECKING:
@@ -305,7 +305,8 @@ class Experiment:
         result = self.result(params)
         for i, measure in enumerate(self.measures):
             if measure.names[0] not in result._values:
-                result._values.update(self._computed(measure, result.params, _part(tick, i, len(self.measures))))
+                part = part_of(tick, i / len(self.measures), (i + 1) / len(self.measures))
+                result._values.update(self._computed(measure, result.params, part))
         return result
 
     def result(self, params: Params) -> Result:
@@ -316,7 +317,7 @@ class Experiment:
         """The measure that gives a name, computed."""
         for measure in self.measures:
             if name in measure.names:
-                return self._computed(measure, p, lambda share, text: None)
+                return self._computed(measure, p, silent)
         raise AttributeError(f"{self.title} measures no {name!r}; it measures {', '.join(self.names())}")
 
     def _computed(self, measure: Measure, p: Params, tick: Tick) -> dict[str, Any]:
@@ -363,7 +364,3 @@ def one_threaded(function: Callable[P, T]) -> Callable[P, T]:
 
 def _text(words: Text | str) -> Text:
     return words if isinstance(words, Text) else say(words)
-
-
-def _part(tick: Tick, i: int, n: int) -> Tick:
-    return lambda share, text: tick((i + share) / n, text)

@@ -18,11 +18,20 @@ Tick = Callable[[float, str], None]  # what a step calls with the part that is d
 EVERY = 5.0  # seconds of silence after which those that run are named, where there is no terminal
 
 
+def silent(fraction: float, text: str) -> None:
+    """A tick that shows nothing."""
+
+
+def part_of(tick: Tick, low: float, high: float) -> Tick:
+    """The tick of a part that goes from ``low`` to ``high`` of the whole."""
+    return lambda fraction, text: tick(low + (high - low) * fraction, text)
+
+
 @contextlib.contextmanager
 def progress(title: str, quiet: bool = False) -> Iterator[Tick]:
     """Show how far a step is; yields the ``tick(fraction, text)`` to call. Leaves one line with the time it took."""
     if quiet:
-        yield lambda fraction, text: None
+        yield silent
         return
     bar, ended = _bar(title), "stopped"
     start = time.perf_counter()

@@ -31,7 +31,7 @@ from ..words import CLAUSE, NOTHING, Text, joined, mark, say
 from . import load
 from .figures import params_of, size_name
 from .outcomes import Evidence, Outcome, Status, absent, differs, failed, passed, same_bits
-from .progress import Tick
+from .progress import Tick, silent
 from .table import STAND_IN, Row
 
 mark("no CUDA device is present")  # what an error says, of which a row says the first clause
@@ -40,10 +40,6 @@ EVERY_GPU_CASE, EVERY_CASE = say("every GPU case"), say("every case")
 # a run to its last bit.
 FIRST = ("mma", "wgmma", "scalar", "products", "orders", "trajectory")
 KERNELS_UNTIL = 200  # seconds of a recording after which the names of kernels are no longer asked for
-
-
-def silent(fraction: float, text: str) -> None:
-    """A tick that shows nothing."""
 
 
 def known(names: Sequence[str] | None) -> list[str]:

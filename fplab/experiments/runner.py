@@ -25,8 +25,8 @@ from ..words import CLAUSE, Text, joined, say
 from . import figures, load
 from .frame import Experiment
 from .outcomes import Evidence, Outcome, Status, absent, failed, passed
-from .progress import Tick, progress, several
-from .recorder import Evidenced, cases_of, known, silent, verify_live, verify_record
+from .progress import Tick, part_of, progress, several, silent
+from .recorder import Evidenced, cases_of, known, verify_live, verify_record
 from .table import WRONG, Row
 
 CLAIM = say("the GPU cases give the very bits of the GPU")
@@ -162,13 +162,13 @@ def run_one(
         start, doing = cpu_seconds(), RUNS
         params, size = figures.params_of(experiment, full), figures.size_name(full)
         about = {"title": experiment.title, "question": experiment.question}
-        result = experiment.run(params, _part(tick, 0.0, 0.7))
+        result = experiment.run(params, part_of(tick, 0.0, 0.7))
         about["answer"] = experiment.answered(result)
         if gpu is not None:
-            rows += check_claims(name, experiment, result, _part(tick, 0.7, 0.8))
-            rows += gpu_rows(name, size, gpu, _part(tick, 0.8, 0.85))
+            rows += check_claims(name, experiment, result, part_of(tick, 0.7, 0.8))
+            rows += gpu_rows(name, size, gpu, part_of(tick, 0.8, 0.85))
         doing = "its figures, table and manifest are written"
-        left = _part(tick, 0.85, 1.0)
+        left = part_of(tick, 0.85, 1.0)
         files += figures.write_outputs(folder, name, experiment, result, size, left, pictures, gpu is None)
     except Exception as error:
         rows.append(Row(name, doing, Evidence.PROVED.value, raised(error)))
@@ -208,11 +208,6 @@ def compile_clock() -> Callable[[], float]:
         return clock.seconds
 
     return stop
-
-
-def _part(tick: Tick, low: float, high: float) -> Tick:
-    """The tick of a part that goes from ``low`` to ``high`` of the whole."""
-    return lambda fraction, text: tick(low + (high - low) * fraction, text)
 
 
 def check_claims(name: str, experiment: Experiment, result: Any, tick: Tick) -> list[Row]:

@@ -28,6 +28,7 @@ from fplab import experiments
 from fplab.experiments.figures import array_of
 from fplab.experiments.frame import Experiment
 from fplab.experiments.outcomes import Claim, Evidence, Outcome, Status
+from fplab.experiments.progress import silent
 from fplab.hardware.cases import Case, NotHereError
 from fplab.nn.emulation import context
 
@@ -154,10 +155,6 @@ def put(name: str, at: Any, to: Any) -> Callable[[Any], dict[str, Any]]:
 def plus(name: str, at: Any, by: Any) -> Callable[[Any], dict[str, Any]]:
     """The change of what stands at a place of an array by a number."""
     return put(name, at, lambda x: x + by)
-
-
-def silent(share: float, text: str) -> None:
-    """A tick that shows nothing."""
 
 
 def name_of(module: Any) -> str:

@@ -7,10 +7,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from experiments.frame import Mutant, changed, frame, silent
+from experiments.frame import Mutant, changed, frame
 from fplab.experiments import collectives
 from fplab.experiments.collectives import CURVES, WAYS, E, curves, reduced, shown
 from fplab.experiments.figures import write_figures
+from fplab.experiments.progress import silent
 
 TINY = replace(E.quick, ranks=(2, 16), elements=16, shares=4, images=2, scales=-16)
 

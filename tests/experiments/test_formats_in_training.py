@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.frame import Mutant, drawn, frame, silent
+from experiments.frame import Mutant, drawn, frame
 from fplab import numeric
 from fplab.experiments import formats_in_training, statistics
 from fplab.experiments.formats_in_training import FP8, PASSES, POLICIES, ROWS
 from fplab.experiments.outcomes import Status
+from fplab.experiments.progress import silent
 from fplab.training import DIGITS_MLP
 from fplab.training.optimizers.programs import Step
 
