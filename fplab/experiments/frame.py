@@ -277,11 +277,11 @@ class Experiment:
 
     def figure(
         self, name: str, *panels: Panel, size: tuple[float, float] | Callable[[Any], tuple[float, float]] | None = None,
-        grid: tuple[int, int] | None = None, title: str = "", **how: Any,
+        grid: tuple[int, int] | None = None, **how: Any,
     ) -> None:  # fmt: skip
         """Register a figure of at most four panels, each ``panel(ax, result)``, such as the verbs of :mod:`.panels`.
 
-        ``size``: inches, or a function of the result; ``title``: of the whole figure.
+        ``size``: inches, or a function of the result.
         """
         rows, columns = grid or (len(panels), 1)
 
@@ -292,8 +292,6 @@ class Experiment:
             figure, axes = axes_of(*inches, rows, columns, **how)
             for ax, panel in zip(np.asarray(axes).flat, panels, strict=True):
                 panel(ax, result)
-            if title:
-                figure.suptitle(title, fontsize=10)
             return figure
 
         drawn.__name__ = name

@@ -16,7 +16,6 @@ import numpy as np
 from ..words import COMMA, Text, joined, say
 from . import statistics
 from .outcomes import Claim, Evidence, Outcome, Sample, failed, measured, passed, verdict
-from .outcomes import same_bits as compare_bits
 
 if TYPE_CHECKING:
     from xarray import DataArray
@@ -238,16 +237,6 @@ def equal(id: str, text: str, one: Quantity, other: Compared | Sequence[Any], ev
         where = joined([f"{axis} {got[axis].values[i]}" for axis, i in at.items()], COMMA)
         said = say("{n:,} of {all:,} numbers differ; {where}: {got:,.12g}, not {want:,.12g}", n=len(wrong))
         return failed(said.fill(all=got.size, where=where, got=float(got[at]), want=float(want[at])))
-
-    return Claim(id, Evidence[evidence.upper()], say(text), test)
-
-
-def same_bits(id: str, text: str, one: str, other: str, fmt: str, evidence: str = "library") -> Claim:
-    """A claim that two measures are the same codes of a format, bit for bit."""
-
-    def test(result: Result) -> Outcome:
-        got, want = (np.asarray(getattr(result, name)) for name in (one, other))
-        return compare_bits(got, want, fmt)
 
     return Claim(id, Evidence[evidence.upper()], say(text), test)
 
