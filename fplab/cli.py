@@ -221,9 +221,12 @@ def verify(args: Arguments) -> int:
     from .experiments.recorder import verify as verify_records
     from .experiments.table import CASES, failures, tally
     from .hardware.environment import check_device
+    from .hardware.records import records_in
 
     if args.live:
         check_device(args.device)
+    for folder in args.folders:
+        records_in(folder)  # what is wrong with the request is said before anything begins
     with progress(str(say("comparing bits"))) as tick:
         found = verify_records(args.folders, args.live, args.device, tick, args.corpus)
     rows = [one.row for one in found]

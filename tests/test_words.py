@@ -1,7 +1,11 @@
 """Messages and their catalogues: compiled as they are, asked for by the source, the numbers carried over."""
 
+import os
 import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -111,3 +115,18 @@ def test_a_refusal_is_said_in_the_language_of_whoever_asks(call, chinese):
     with pytest.raises(LabError) as caught:
         call()
     assert not re.search("[\u4e00-\u9fff]", str(caught.value))
+
+
+@pytest.mark.parametrize(("hidden", "said"), [("", "格式图谱"), ("babel", "zh is not compiled (")])
+def test_a_catalogue_is_compiled_when_it_is_first_asked_for(tmp_path: Path, hidden: str, said: str) -> None:
+    """Or the lack is said, once, where babel is missing."""
+    shutil.copytree(
+        Path(fplab.__file__).parent, tmp_path / "fplab", ignore=shutil.ignore_patterns("__pycache__", "*.mo")
+    )
+    code = "import sys; sys.modules.update({name: None for name in sys.argv[1:]}); from fplab.words import say"
+    code += "; print(say('The atlas of formats').zh, say('sum').zh)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONIOENCODING": "utf-8"}
+    words = [sys.executable, "-c", code, *hidden.split()]
+    ended = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", check=True)
+    assert (ended.stdout + ended.stderr).count(said) == 1
+    assert (tmp_path / "fplab/words/zh.mo").exists() == (not hidden)

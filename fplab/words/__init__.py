@@ -191,13 +191,22 @@ def messages(context: str, language: str) -> Mapping[str, str]:
     return {key[len(context) + 1 :]: said for key, said in every.items() if key.startswith(f"{context}\x04")}
 
 
+NOT_COMPILED = "fplab: {language} is not compiled ({error}); python -m fplab.words compiles it, with babel installed."
+
+
 @functools.cache
 def catalogue(language: str) -> gettext.NullTranslations:
-    """A language's compiled catalogue; an empty one where it has not been compiled."""
+    """A language's catalogue, compiled when first asked for; where it can't be, an empty one after a word on why."""
+    compiled = FOLDER / f"{language}.mo"
+    source = compiled.with_suffix(".po")
     try:
-        with (FOLDER / f"{language}.mo").open("rb") as file:
+        if not compiled.exists() and source.exists():
+            importlib.import_module(".catalogues", __name__).compile_one(source)
+        with compiled.open("rb") as file:
             return gettext.GNUTranslations(file)
-    except FileNotFoundError:
+    except (ImportError, OSError) as error:
+        if source.exists():
+            print(NOT_COMPILED.format(language=language, error=error), file=sys.stderr)
         return gettext.NullTranslations()
 
 
