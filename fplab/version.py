@@ -1,3 +1,3 @@
 """The version of fplab: packaging, the command line and every record read it here."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
