@@ -1,5 +1,8 @@
-"""``python -m tests.screenshots``: a widget and a table of claims as JupyterLab shows them; the site's start and a run's
-report at the widths of a telephone, a tablet and a desk."""
+"""``python -m tests.screenshots``: pictures of screens.
+
+A widget and a table of claims as JupyterLab shows them; the site's start and a run's report at the widths of a
+telephone, a tablet and a desk.
+"""
 
 import sys
 import tempfile
