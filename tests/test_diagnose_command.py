@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import subprocess
 import sys
@@ -40,6 +41,9 @@ class Own(nn.Module):
 def with_loss():
     return Own(), {"x": torch.ones(2, 4), "y": torch.zeros(2, 4)}
 
+def no_batches():
+    return nn.Linear(2, 2), []
+
 def nothing():
     return 3
 """
@@ -48,6 +52,7 @@ def nothing():
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "strangers_model.py").write_text(BUILD)
+    os.mkfifo(tmp_path / "pipe.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "strangers_model", raising=False)
     return tmp_path
@@ -95,6 +100,9 @@ def test_explain_and_watch_answer_too(here: Path, capsys: Any) -> None:
         (["survey", "strangers_model:build", "--recipes", "nvpf4"], "Did you mean 'nvfp4'"),
         (["explain", "strangers_model:build", "--a", "gpu"], "--a gpu is not possible; allowed: NAME=VALUE"),
         (["explain", "strangers_model:build", "--b", "gpus=H100"], "unknown setting of a way 'gpus'"),
+        (["survey", "pipe.py:build"], "cannot be imported (OSError: [Errno 22] it is no regular file: "),
+        *(([what, "strangers_model:no_batches"], "gives (Linear(") for what in ("survey", "explain", "watch")),
+        *((["watch", "strangers_model:build", "--rate", rate], f"--rate {rate} is not") for rate in ("nan", "inf")),
         (["watch", "strangers_model:build", "--steps", "0"], "--steps=0 is not possible; allowed: 1 to"),
     ],
 )

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import importlib.util
 import itertools
+import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import nn
 
 from ...columns import grid
 from ...errors import LabError, integer, reason, summary
-from ...storage import demand_writable
+from ...storage import contents, demand_writable
 from ...tensorcore import Plan
 from ...words import Text, say
 from ..reporting import Report
@@ -50,7 +51,8 @@ def built(name: str) -> tuple[nn.Module, list[Any], Loss]:
     except Exception as error:  # whatever a module raises as it is imported
         raise LabError(f"the model {name!r} cannot be imported ({reason(error)}); {ALLOWED}") from None
     result = given() if callable(given) and not isinstance(given, nn.Module) else given
-    if not isinstance(result, tuple) or len(result) not in (2, 3) or not isinstance(result[0], nn.Module):
+    fits = isinstance(result, tuple) and len(result) in (2, 3) and isinstance(result[0], nn.Module)
+    if not fits or (isinstance(result[1], list) and not result[1]):
         raise LabError(f"the model {name!r} gives {summary(result)}; {ALLOWED}")
     model, batches, *loss = result
     return model, list(batches) if isinstance(batches, list) else [batches], loss[0] if loss else usual_loss
@@ -82,6 +84,7 @@ def _file(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
+    contents(path)  # what is no file is refused: who reads a pipe waits
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
@@ -142,6 +145,8 @@ def watch(args: argparse.Namespace) -> int:
     """Train for some steps under watch, and print what the run needs of formats and recipes."""
     demand_writable(args.out)
     steps = integer("--steps", args.steps, 1, 1 << 30)
+    if not 0 <= args.rate < math.inf:
+        raise LabError(f"--rate {args.rate} is not possible; allowed: 0 and more, such as 0.001.")
     model, batches, loss = built(args.model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.rate)
     with watching(model, optimizer, recipes=args.recipes) as seen:
