@@ -20,9 +20,8 @@ import numpy as np
 
 from .. import draw, exact, numeric
 from ..formats import get
-from ..hardware.cases import Arrays, Case, Meta, philox_bits
+from ..hardware.cases import Arrays, Case, philox_bits
 from ..hardware.programs import program, stack
-from ..hardware.tensors import bits, tensor
 from ..words import say
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, Sample, failed, measured, passed, verdict
@@ -332,9 +331,8 @@ def cases(p: Params) -> Iterator[Case]:
         given = {"start": fmt, "terms": fmt}
         yield program(f"running sums in {fmt}", partial(lanes, fmt), given, running, {"sums": fmt})
     for fmt in ("fp16", "bf16"):
-        compute, emulate = partial(torch_sum, fmt), partial(rounded_sum, fmt)
         name = f"torch.sum of {fmt} is one rounding of the exact sum"
-        yield Case(name, partial(integers, fmt), compute, emulate, {"sum": fmt})
+        yield program(name, partial(integers, fmt), {"x": fmt}, torch_sum, {"sum": fmt}, partial(rounded_sum, fmt))
 
 
 def running(start: Any, terms: Any) -> dict[str, Any]:
@@ -380,15 +378,14 @@ def integers(fmt: str) -> Arrays:
     return {"x": codes(np.concatenate([np.ones((1, 4096)), values]).ravel(), fmt).reshape(64, 4096)}
 
 
-def torch_sum(fmt: str, given: Arrays, device: str) -> Arrays:
+def torch_sum(x: Any) -> dict[str, Any]:
     """``torch.sum`` of half tensors: accumulated in FP32, rounded once."""
-    return {"sum": bits(tensor(given["x"], fmt, device).sum(dim=1))}
+    return {"sum": x.sum(dim=1)}
 
 
-def rounded_sum(fmt: str, given: Arrays, meta: Meta) -> Arrays:
+def rounded_sum(fmt: str, x: np.ndarray) -> dict[str, np.ndarray]:
     """The exact sum, rounded once."""
-    found = numeric.sum(numeric.decode(given["x"], fmt), fmt, accumulate="exact")
-    return {"sum": np.asarray(numeric.encode(found, fmt))}
+    return {"sum": np.asarray(numeric.sum(x, fmt, accumulate="exact"))}
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
