@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ... import draw, exact
-from ...hardware.cases import Arrays, Case, Meta, NotHereError, philox_bits
+from ...hardware.cases import Arrays, Case, NotHereError, philox_bits
 from ...hardware.core_cases import SIDE, core_case, direct_case
 from ...hardware.products import ONE_CHAIN, QUESTION, TF32, Product
-from ...hardware.tensors import TORCH, bits, tensor
+from ...hardware.programs import program
+from ...hardware.tensors import TORCH, bits
 from ...words import CLAUSE, Text, joined, mark, say
 from ..frame import Experiment, Params, Result, one_threaded
 from ..outcomes import Outcome, Part, Sample, absent, failed, measured, passed, same_bits, verdict
@@ -413,7 +414,8 @@ def cases(p: Params) -> Iterator[Case]:
         yield direct_case(name, product, inputs, question=QUESTION, plans={"one chain": ONE_CHAIN})
     for fmt in ("fp16", "bf16"):
         name = f"cross-entropy under autocast in {fmt.upper()}"
-        yield Case(name, partial(logits_case, fmt), partial(losses_case, fmt), _all_half, {"is_half": "bits8"})
+        yield program(name, partial(logits_case, fmt), {"logits": fmt, "labels": "int8"}, rounded_losses,
+                      {"is_half": "bits8"}, all_half)  # fmt: skip
 
 
 def logits_case(fmt: str) -> Arrays:
@@ -423,17 +425,15 @@ def logits_case(fmt: str) -> Arrays:
     return {"logits": _codes(uniform.astype(np.float32), fmt), "labels": labels}
 
 
-def losses_case(fmt: str, given: Arrays, device: str) -> Arrays:
+def rounded_losses(logits: Any, labels: Any) -> dict[str, Any]:
     """Through torch: 1 where the FP32 loss is a value of the half format. On a CPU, with the lab's autocast."""
     import torch
 
-    z = tensor(given["logits"], fmt, device)
-    labels = torch.from_numpy(given["labels"].astype(np.int64)).to(z.device)
-    with _autocast(z.dtype, device):
-        loss = torch.nn.functional.cross_entropy(z, labels, reduction="none")
+    with _autocast(logits.dtype, logits.device.type):
+        loss = torch.nn.functional.cross_entropy(logits, labels.long(), reduction="none")
     if loss.dtype != torch.float32:
         raise NotHereError(f"autocast gave a loss in {loss.dtype}; FP32 was expected.")
-    return {"is_half": (loss == loss.to(z.dtype).float()).to(torch.uint8).cpu().numpy()}
+    return {"is_half": loss == loss.to(logits.dtype).float()}
 
 
 def _autocast(dtype: Any, device: str) -> Any:
@@ -446,9 +446,9 @@ def _autocast(dtype: Any, device: str) -> Any:
     return nn.autocast(dtype)
 
 
-def _all_half(given: Arrays, meta: Meta) -> Arrays:
+def all_half(logits: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
     """All: log_softmax is asked for the logits' dtype, and autocast leaves that alone."""
-    return {"is_half": np.ones(len(given["labels"]), np.uint8)}
+    return {"is_half": np.ones(len(labels), np.uint8)}
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
