@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...hardware.cases import Case
+from ...hardware.programs import program
 from ...words import CLAUSE, joined, mark, say
 from ..frame import Experiment, Params, Result
 from ..outcomes import Outcome, Sample, Status, absent, failed, measured
@@ -20,7 +21,7 @@ from ..panels import bars, dots, line
 from ..quantities import Columns, beside, equal, of, superior, table
 from ..statistics import equivalent
 from . import elsewhere
-from .elsewhere import BETA1, BETA2, case_inputs, device_adam, device_sqrt, lab_adam, lab_reciprocal, lab_sqrt, roots
+from .elsewhere import BETA1, BETA2
 
 if TYPE_CHECKING:
     import torch
@@ -296,11 +297,12 @@ E.answer("states of {bytes:.2f} bytes a parameter train like 8, {apart:+.3f} nat
 def cases(p: Params) -> Iterator[Case]:
     """A trajectory of 8-bit Adam in single torch operations, and the square root it rests on."""
     gives = {"weights": "fp32", "codes1": "bits8", "codes2": "bits8", "absmax1": "fp32", "absmax2": "fp32"}
-    yield Case("adam_trajectory", case_inputs, device_adam, lab_adam, gives)
-    yield Case(
-        "sqrt", roots, device_sqrt, lab_sqrt, {"root": "fp32"},
-        open="Is torch's FP32 square root on this device correctly rounded?",
-        hypotheses={"correctly rounded": lab_sqrt, "x times the reciprocal root": lab_reciprocal},
+    yield program("adam_trajectory", elsewhere.case_inputs, dict.fromkeys(("weights", "gradients"), "fp32"),
+                  elsewhere.adam_of_operations, gives, elsewhere.adam_of_lab)  # fmt: skip
+    yield program(
+        "sqrt", elsewhere.roots, {"x": "fp32"}, elsewhere.torch_root, {"root": "fp32"}, elsewhere.rounded_root,
+        "Is torch's FP32 square root on this device correctly rounded?",
+        {"correctly rounded": elsewhere.rounded_root, "x times the reciprocal root": elsewhere.reciprocal_root},
     )  # fmt: skip
 
 

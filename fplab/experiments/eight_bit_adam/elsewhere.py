@@ -21,8 +21,7 @@ import numpy as np
 from ... import codebooks, numeric
 from ...codebooks import Codebook, Quantized, rules
 from ...codebooks.thresholds import thresholds
-from ...hardware.cases import Arrays, Meta, philox_bits
-from ...hardware.tensors import bits, tensor
+from ...hardware.cases import Arrays, philox_bits
 from ...words import say
 from ..outcomes import Outcome, absent, failed, passed
 
@@ -155,7 +154,7 @@ def case_inputs() -> Arrays:
 class OnDevice:
     """One state on a device: blocks of codes, their scales, and the codebook."""
 
-    def __init__(self, book: Codebook, device: str) -> None:
+    def __init__(self, book: Codebook, device: torch.device) -> None:
         import torch
 
         self.values = torch.from_numpy(book.values.copy()).to(device)
@@ -178,15 +177,16 @@ class OnDevice:
             self.codes = self.codes - (torch.signbit(state) & (self.values[self.codes] == 0)).to(torch.int64)
 
 
-def device_adam(inputs: Arrays, device: str) -> Arrays:
+def adam_of_operations(weights: torch.Tensor, gradients: torch.Tensor) -> dict[str, torch.Tensor]:
     """Twelve steps; the weights after each, and the states at the end."""
     import torch
+
+    device = weights.device
 
     def number(x: float | np.floating) -> torch.Tensor:
         return torch.full((1,), float(np.float32(x)), device=device)
 
-    p = tensor(inputs["weights"], "fp32", device).reshape(-1, BLOCK)
-    gradients = tensor(inputs["gradients"], "fp32", device)
+    p = weights.reshape(-1, BLOCK)
     first, second = OnDevice(codebooks.dynamic(), device), OnDevice(codebooks.dynamic(signed=False), device)
     beta1, beta2 = number(BETA1), number(BETA2)
     rest1, rest2 = (number(np.float32(1) - np.float32(beta)) for beta in (BETA1, BETA2))
@@ -200,48 +200,42 @@ def device_adam(inputs: Arrays, device: str) -> Arrays:
         p = p + size * (m / (torch.sqrt(v.double()).float() + eps))
         first.save(m)
         second.save(v)
-        path.append(bits(p.flatten()))
-    found = {"weights": np.stack(path)}
-    for i, state in enumerate((first, second), 1):
-        found[f"codes{i}"] = state.codes.to(torch.uint8).flatten().cpu().numpy()
-        found[f"absmax{i}"] = bits(state.absmax.flatten())
-    return found
+        path.append(p.flatten())
+    states = {"codes1": first.codes.byte(), "codes2": second.codes.byte(), "absmax1": first.absmax}
+    states |= {"absmax2": second.absmax}
+    return {"weights": torch.stack(path)} | {name: x.flatten() for name, x in states.items()}
 
 
-def lab_adam(inputs: Arrays, meta: Meta) -> Arrays:
+def adam_of_lab(weights: np.ndarray, gradients: np.ndarray) -> dict[str, np.ndarray]:
     import torch
 
     from ...training import Adam8bit
 
-    p = torch.nn.Parameter(tensor(inputs["weights"], "fp32", "cpu").clone())
+    p = torch.nn.Parameter(torch.from_numpy(weights.copy()))
     optimizer = Adam8bit([p], lr=CASE_RATE, betas=(BETA1, BETA2), eps=EPS, block=BLOCK, min_8bit_size=0)
     path = []
-    for gradient in inputs["gradients"]:
-        p.grad = torch.from_numpy(gradient.view(np.float32).copy())
+    for gradient in gradients:
+        p.grad = torch.from_numpy(gradient.copy())
         optimizer.step()
-        path.append(bits(p.detach()).copy())
-    state = optimizer.state[p]
-    found = {f"codes{i}": state[f"state{i}"].numpy() for i in (1, 2)}
-    return found | {f"absmax{i}": bits(state[f"absmax{i}"]) for i in (1, 2)} | {"weights": np.stack(path)}
+        path.append(p.detach().numpy().copy())
+    states = {f"{name}{i}": optimizer.state[p][f"{key}{i}"].numpy()
+              for name, key in (("codes", "state"), ("absmax", "absmax")) for i in (1, 2)}  # fmt: skip
+    return {"weights": np.stack(path), **states}
 
 
-def device_sqrt(inputs: Arrays, device: str) -> Arrays:
+def torch_root(x: torch.Tensor) -> dict[str, torch.Tensor]:
     """torch's own square root of float32; a CPU, whose is not rounded right, stands in with a root in float64."""
-    import torch
-
-    x = tensor(inputs["x"], "fp32", device)
-    return {"root": bits(torch.sqrt(x.double()).float() if device == "cpu" else torch.sqrt(x))}
+    return {"root": x.double().sqrt().float() if x.device.type == "cpu" else x.sqrt()}
 
 
-def lab_sqrt(inputs: Arrays, meta: Meta) -> Arrays:
+def rounded_root(x: np.ndarray) -> dict[str, np.ndarray]:
     """The correctly rounded square root."""
-    return {"root": numeric.sqrt(inputs["x"].view(np.float32), "fp32").view(np.uint32)}
+    return {"root": np.asarray(numeric.sqrt(x, "fp32"))}
 
 
-def lab_reciprocal(inputs: Arrays, meta: Meta) -> Arrays:
+def reciprocal_root(x: np.ndarray) -> dict[str, np.ndarray]:
     """The root as x times its reciprocal, each rounded: what a device without a rounded root may do."""
-    x = inputs["x"].view(np.float32)
-    return {"root": (x * (1 / np.sqrt(x.astype(np.float64))).astype(np.float32)).view(np.uint32)}
+    return {"root": x * (1 / np.sqrt(x.astype(np.float64))).astype(np.float32)}
 
 
 def roots() -> Arrays:
