@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import draw
-from ..hardware.cases import Arrays, Case, Meta, NotHereError, philox_bits
+from ..hardware.cases import Arrays, Case, Meta, philox_bits
+from ..hardware.core_cases import where_there_is
 from ..hardware.software import gpu_of
 from ..hardware.tensors import bits, tensor
 from .frame import Experiment, Params, Result
@@ -394,20 +395,6 @@ def drawn(kind: str) -> Arrays:
     }
 
 
-def by_torch(kind: str, fast: bool, given: Arrays, device: str) -> Arrays:
-    """A B^T through ``torch._scaled_mm``. A CPU has no such unit: the lab's model stands in for it."""
-    if device == "cpu":
-        return by_lab(kind, fast, given, {"kind": "cpu"})
-    import torch
-
-    first, has = ((9, 0) if kind == "block" else (8, 9)), torch.cuda.get_device_capability(device)
-    if has < first:
-        raise NotHereError(
-            f"compute capability {has[0]}.{has[1]} has no such FP8 product; {first[0]}.{first[1]} is the first."
-        )
-    return scaled(kind, fast, given, device)
-
-
 def scaled(kind: str, fast: bool, given: Arrays, device: str) -> Arrays:
     """The product; with scales of rows or blocks torch stores it in BF16."""
     import torch
@@ -438,7 +425,9 @@ def cases(p: Params) -> Iterator[Case]:
         tried: dict[str, Any] = {} if kind == "block" else {
             "one chain": partial(by_lab, kind, True), "promoted every 128": partial(by_lab, kind, False)
         }  # fmt: skip
-        compute, emulated = partial(by_torch, kind, fast), partial(by_lab, kind, fast)
+        unit, first = ("FP8 of 1 x 128 blocks", (9, 0)) if kind == "block" else ("FP8", (8, 9))
+        emulated = partial(by_lab, kind, fast)
+        compute = partial(where_there_is, unit, first, partial(scaled, kind, fast), emulated)
         fmt = "fp32" if kind == "tensor" else "bf16"
         yield Case(f"a scale each {kind}, {how}", partial(drawn, kind), compute, emulated, {"d": fmt}, open=QUESTION,
                    hypotheses=tried)  # fmt: skip

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import draw, numeric
-from ..hardware.cases import Arrays, Case, Meta, NotHereError, philox_bits
+from ..hardware.cases import Arrays, Case, Meta, philox_bits
+from ..hardware.core_cases import where_there_is
+from ..hardware.programs import program
 from ..hardware.software import gpu_of
-from ..hardware.tensors import bits, tensor
+from ..hardware.tensors import bits
 from ..words import COMMA, joined, say
 from .fp8_training import descend
 from .frame import Experiment, Params, Result
@@ -189,12 +191,14 @@ def definition(r: Result) -> Outcome:
 
 @E.library("MXFP8 codes and scales are those that torch's own operations and cast give")
 def composed(r: Result) -> Outcome:
+    import torch
+
     outcomes = []
     for kind in KINDS:
-        given = {"x": np.ascontiguousarray(some(r, kind)).view(np.uint32)}
-        got, want = quantised_by_torch(given, "cpu"), quantised_by_lab(given, {})
-        outcomes += [(name, same_bits(got[name], want[name], "bits8")) for name in got]
-    return all_pass(outcomes, say("{n:,} values, floor and rceil, every bit", n=len(KINDS) * given["x"].size))
+        x = np.ascontiguousarray(some(r, kind))
+        got, want = quantised_by_torch(torch.from_numpy(x)), quantised_by_lab(x)
+        outcomes += [(name, same_bits(got[name].numpy(), want[name], "bits8")) for name in got]
+    return all_pass(outcomes, say("{n:,} values, floor and rceil, every bit", n=len(KINDS) * x.size))
 
 
 def less(one: str, other: str, margin: float) -> Test:
@@ -249,11 +253,11 @@ def drawn_values() -> Arrays:
     return {"x": x.reshape(SHAPE).view(np.uint32)}
 
 
-def quantised_by_torch(given: Arrays, device: str) -> Arrays:
+def quantised_by_torch(x: Any) -> dict[str, Any]:
     """MXFP8 by floor and rceil, of torch's operations: the exponent by bits, one product, one cast."""
     import torch
 
-    x = tensor(given["x"], "fp32", device).unflatten(-1, (-1, 32))
+    x = x.unflatten(-1, (-1, 32))
     most = x.abs().amax(-1, keepdim=True)
     results = {}
     for rule in ("floor", "rceil"):
@@ -262,16 +266,15 @@ def quantised_by_torch(given: Arrays, device: str) -> Arrays:
         code = code.clamp(0, 254)
         factor = torch.where(code == 254, torch.tensor(2.0**-127), ((254 - code) << 23).view(torch.float32))
         codes = (x * factor).clamp(-448, 448).to(torch.float8_e4m3fn)
-        results[f"{rule}_codes"] = bits(codes.flatten(-2))
-        results[f"{rule}_scales"] = bits(code.squeeze(-1).to(torch.uint8))
+        results[f"{rule}_codes"] = codes.flatten(-2).view(torch.uint8)
+        results[f"{rule}_scales"] = code.squeeze(-1).to(torch.uint8)
     return results
 
 
-def quantised_by_lab(given: Arrays, meta: Meta) -> Arrays:
+def quantised_by_lab(x: np.ndarray) -> dict[str, np.ndarray]:
     """The same by the lab."""
     from ..scaled import quantize
 
-    x = given["x"].view(np.float32)
     both_rules = {rule: quantize(x, "mxfp8", rule=rule) for rule in ("floor", "rceil")}
     return {f"{rule}_{part}": getattr(q, part) for rule, q in both_rules.items() for part in ("codes", "scales")}
 
@@ -286,17 +289,6 @@ def drawn_codes(scheme: str) -> Arrays:
         operands[name] = np.where(codes & 0x7F == 0x7F, 0, codes).astype(np.uint8)
         operands[f"scale_{name}"] = (scales % 17 + (119 if scheme == "mxfp8" else 48)).astype(np.uint8)
     return operands
-
-
-def multiplied_by_torch(scheme: str, given: Arrays, device: str) -> Arrays:
-    """A B^T with block scales, in FP32. A CPU has no such unit: the lab's model stands in for it."""
-    if device == "cpu":
-        return multiplied_by_lab(scheme, given, {"kind": "cpu"})
-    import torch
-
-    if (has := torch.cuda.get_device_capability(device)) < (10, 0):
-        raise NotHereError(f"compute capability {has[0]}.{has[1]} has no block scales; 10.0 is the first.")
-    return block_scaled(scheme, given, device)
 
 
 def block_scaled(scheme: str, given: Arrays, device: str) -> Arrays:
@@ -334,9 +326,11 @@ def multiplied_by_lab(scheme: str, given: Arrays, meta: Meta) -> Arrays:
 def cases(p: Params) -> Iterator[Case]:
     """A quantiser of torch's operations on any GPU; products with block scales where there are units for them."""
     outputs = [f"{rule}_{part}" for rule in ("floor", "rceil") for part in ("codes", "scales")]
-    yield Case("mxfp8_quantised", drawn_values, quantised_by_torch, quantised_by_lab, dict.fromkeys(outputs, "bits8"))
+    yield program("mxfp8_quantised", drawn_values, {"x": "fp32"}, quantised_by_torch, dict.fromkeys(outputs, "bits8"),
+                  quantised_by_lab)  # fmt: skip
     for scheme in UNITS:
-        compute, emulate = partial(multiplied_by_torch, scheme), partial(multiplied_by_lab, scheme)
+        emulate = partial(multiplied_by_lab, scheme)
+        compute = partial(where_there_is, scheme.upper(), (10, 0), partial(block_scaled, scheme), emulate)
         yield Case(
             f"{scheme}_product", partial(drawn_codes, scheme), compute, emulate, {"d": "fp32"},
             open="What does a product with block scales round, and where?", hypotheses={"the lab's model": emulate},

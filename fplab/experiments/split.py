@@ -21,7 +21,7 @@ import numpy as np
 from .. import exact_products as whole
 from .. import numeric
 from ..hardware.cases import Arrays, Case, Meta, philox_bits
-from ..hardware.core_cases import SIDE, core_case
+from ..hardware.core_cases import SIDE, core_case, where_there_is
 from ..hardware.environment import torch_for
 from ..hardware.products import REDUCED, Product
 from ..hardware.programs import cast, program
@@ -434,9 +434,7 @@ def outside(a: tuple[Any, Any], b: tuple[Any, Any], multiply: Any) -> dict[str, 
 
 
 def outside_compute(inputs: Arrays, device: str) -> Arrays:
-    """On the device."""
-    if device == "cpu":
-        return outside_emulate(inputs, {"kind": "cpu"})
+    """On a GPU."""
     torch = torch_for(device)
     a, b = (device_parts(tensor(inputs[name], "fp32", device)) for name in "ab")
     with flags_set(UNREDUCED):
@@ -469,7 +467,8 @@ def cases(p: Params) -> Iterator[Case]:
     for kind in ("random", "positive"):
         yield Case(
             f"{kind}, K = {SHORT_K}: three products of instructions with c = 0, added outside",
-            partial(inputs_of, kind, SHORT_K, p), outside_compute, outside_emulate,
+            partial(inputs_of, kind, SHORT_K, p),
+            partial(where_there_is, "", (0, 0), outside_compute, outside_emulate), outside_emulate,
             dict.fromkeys(("main", "mixed", "d"), "fp32"),
             open="Is a product of K = 16 one block?",
             hypotheses={"instructions of k = 8": partial(outside_emulate, instruction="mma.k8")},

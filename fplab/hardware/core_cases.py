@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from .cases import Arrays, Case, Meta, NotHereError
+from .cases import Arrays, Case, Emulate, Meta, NotHereError
 from .environment import torch_for
 from .products import ONE_CHAIN, QUESTION, Plan, Product, core_product, hypotheses, product_compute, product_emulate
 from .tensors import PRECISION
 from .tiles import Codes
 
 SIDE = 4096  # rows of A and of B as torch multiplies them
-TF32_FROM, FP8_FROM = (8, 0), (8, 9)  # compute capability
 
 
 def core_case(name: str, product: Product, operands: Callable[[], tuple[Codes, Codes]], plan: Plan = ONE_CHAIN) -> Case:
@@ -59,12 +58,26 @@ def _direct(product: Product, plan: Plan, given: Arrays, device: str) -> Arrays:
 
 
 def _compute(product: Product, plan: Plan, given: Arrays, device: str) -> Arrays:
-    """The product on a GPU. A CPU has no such unit: the lab's model stands in for it."""
+    """The product on a GPU that has it."""
+    unit, first = ("TF32", (8, 0)) if PRECISION in product.flags else ("", (0, 0))
+    if product.call == "scaled_mm":
+        unit, first = "FP8", (8, 9)
+    compute, emulate = partial(product_compute, product), partial(product_emulate, product, plan)
+    return where_there_is(unit, first, compute, emulate, given, device)
+
+
+def where_there_is(
+    unit: str, first: tuple[int, int], compute: Callable[[Arrays, str], Arrays], emulate: Emulate, given: Arrays,
+    device: str,
+) -> Arrays:  # fmt: skip
+    """What ``compute`` gives on a GPU from the compute capability ``first`` on, before which there is no such unit.
+
+    A CPU has none either: the lab's model stands in for it.
+    """
     if device == "cpu":
-        return product_emulate(product, plan, given, {"kind": "cpu"})
+        return emulate(given, {"kind": "cpu"})
     has = torch_for(device).cuda.get_device_capability(device)
-    if PRECISION in product.flags and has < TF32_FROM:
-        raise NotHereError("this GPU has no TF32, which came with compute capability 8.0.")
-    if product.call == "scaled_mm" and has < FP8_FROM:
-        raise NotHereError(f"compute capability {has[0]}.{has[1]} has no FP8; 8.9 is the first.")
-    return product_compute(product, given, device)
+    if has < first:
+        here, earliest = (".".join(map(str, version)) for version in (has, first))
+        raise NotHereError(f"compute capability {here} has no {unit}; {earliest} is the first.")
+    return compute(given, device)
