@@ -14,7 +14,7 @@ HALF = Product("matmul", ("fp16", "fp16"), "fp32", (64, 64, 32))
 
 def operands() -> tuple[np.ndarray, np.ndarray]:
     """Small integers, so that every order gives the same bits."""
-    bits = (philox_bits(3, 8 * 32, np.uint16) % 9).astype(np.float16) - np.float16(4)
+    bits = (philox_bits(3, 8 * 32, dtype=np.uint16) % 9).astype(np.float16) - np.float16(4)
     codes = bits.view(np.uint16).reshape(8, 32)
     return codes[:4].copy(), codes[4:].copy()
 
@@ -37,7 +37,7 @@ def test_the_stand_in_gives_what_the_lab_says() -> None:
 def test_the_model_is_that_of_the_recorded_gpu(gpu: str) -> None:
     from fplab import tensorcore
 
-    a, b = (philox_bits(key, 4 * 32, np.uint16).reshape(4, 32) & np.uint16(0xBFFF) for key in (1, 2))
+    a, b = (philox_bits(key, 4, 32, dtype=np.uint16) & np.uint16(0xBFFF) for key in (1, 2))
     case = core_case("one", HALF, lambda: (a, b))
     got = case.emulate(case.inputs(), {"kind": "cuda", "device": gpu, "capability": "9.0"})
     name = "H100" if "H100" in gpu else "V100"

@@ -22,7 +22,7 @@ from fplab.nn.int8_layers import int_mm
 
 def normal(key: int, *shape: int) -> np.ndarray:
     n = int(np.prod(shape))
-    raw = philox_bits(key, n * 8, np.uint8).astype(np.float32).reshape(n, 8)
+    raw = philox_bits(key, n, 8, dtype=np.uint8).astype(np.float32)
     return ((raw.sum(axis=1) - 1020) / np.float32(209)).reshape(shape)
 
 
@@ -81,8 +81,8 @@ def test_padding_for_cuda_changes_nothing(m: int, k: int, n: int, monkeypatch: p
         calls.append(a.shape)
         return a.int() @ b.int()
 
-    a = torch.from_numpy(philox_bits(4, m * k, np.uint8).view(np.int8).reshape(m, k))
-    b = torch.from_numpy(philox_bits(5, k * n, np.uint8).view(np.int8).reshape(k, n))
+    a = torch.from_numpy(philox_bits(4, m, k, dtype=np.uint8).view(np.int8))
+    b = torch.from_numpy(philox_bits(5, k, n, dtype=np.uint8).view(np.int8))
     want = int_mm(a, b)
     monkeypatch.setattr(int8_layers, "saturates_here", lambda: False)
     monkeypatch.setattr(torch, "_int_mm", strict)

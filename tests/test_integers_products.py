@@ -20,12 +20,12 @@ INT8 = grids.get("int8")
 
 
 def codes(key: int, *shape: int) -> np.ndarray:
-    return philox_bits(key, int(np.prod(shape)), np.uint8).view(np.int8).reshape(shape)
+    return philox_bits(key, *shape, dtype=np.uint8).view(np.int8)
 
 
 def activations(key: int, rows: int, k: int, outliers: int) -> np.ndarray:
     """Roughly normal FP32 values, the first ``outliers`` columns 16 times as large."""
-    raw = philox_bits(key, rows * k * 8, np.uint8).astype(np.float32).reshape(rows, k, 8)
+    raw = philox_bits(key, rows, k, 8, dtype=np.uint8).astype(np.float32)
     x = (raw.sum(axis=2) - 1020) / np.float32(209)
     x[:, :outliers] *= 16
     return x

@@ -373,7 +373,7 @@ def integers(fmt: str) -> Arrays:
     So the order, which differs between devices, cannot matter, and what is left is whether the accumulator is FP32: in
     half the ones would stall.
     """
-    raw = philox_bits(20 + len(fmt), 63 * 4096, np.uint16).reshape(63, 4096)
+    raw = philox_bits(20 + len(fmt), 63, 4096, dtype=np.uint16)
     values = (raw % 16).astype(np.float64) - np.arange(63)[:, None] % 8
     return {"x": codes(np.concatenate([np.ones((1, 4096)), values]).ravel(), fmt).reshape(64, 4096)}
 

@@ -373,7 +373,7 @@ E.answer("summed over {n:,} ranks in BF16 a ring is {ring:.0%} off, a tree {tree
 # --- what a GPU must compute ------------------------------------------------------------------------------------
 def case_inputs(fmt: str) -> Arrays:
     """Finite values of 64 ranks between 2^-9 and 16 in magnitude, of both signs: bits of the format."""
-    raw = philox_bits(7, 64 * 4096, np.uint16)
+    raw = philox_bits(7, 64 * 4096, dtype=np.uint16)
     low, fraction = {"fp16": (6, 10), "bf16": (118, 7)}[fmt]
     exponent = low + (raw >> 4) % np.uint16(13)
     significand = raw * 40503 & np.uint16((1 << fraction) - 1)

@@ -52,7 +52,7 @@ E = Experiment(
 # --- Ozaki's scheme ---------------------------------------------------------------------------------------------
 def operands(seed: int, spread: int, p: Params) -> tuple[np.ndarray, np.ndarray]:
     """A and B by rows (rows, K), float64 of all bits, one falling and the other rising along k."""
-    raw = philox_bits(900 + seed, 2 * p.rows * p.k).reshape(2, p.rows, p.k)
+    raw = philox_bits(900 + seed, 2, p.rows, p.k)
     numbers = np.ldexp(raw.astype(np.int64).astype(np.float64), -63)
     fall = spread * np.arange(p.k) // p.k
     return np.ldexp(numbers[0], -fall), np.ldexp(numbers[1], -fall[::-1])

@@ -382,11 +382,11 @@ ROWS, LONG_K = 64, 4096
 def drawn(kind: str) -> Arrays:
     """Codes of A (rows, K), E5M2 but for blocks, and of B (128, K), E4M3; scales, FP32, of a kind."""
     shape = (ROWS, 128, 512 if kind == "block" else LONG_K)
-    a, b = (philox_bits(840 + i, n * shape[2]).reshape(n, -1).astype(np.uint8) for i, n in enumerate(shape[:2]))
+    a, b = (philox_bits(840 + i, n, shape[2]).astype(np.uint8) for i, n in enumerate(shape[:2]))
     a = a if kind == "block" else np.where(a & 0x7C == 0x7C, a & 0x83, a).astype(np.uint8)
     finite = [x if kind != "block" and i == 0 else np.where(x & 0x7F == 0x7F, 0, x) for i, x in enumerate((a, b))]
     sides = {"tensor": ((1, 1), (1, 1)), "row": ((ROWS, 1), (1, 128)), "block": ((ROWS, 4), (4, 1))}[kind]
-    scales = [philox_bits(850 + i, n * m).reshape(n, m) & 0x007FFFFF | 0x3C000000 for i, (n, m) in enumerate(sides)]
+    scales = [philox_bits(850 + i, n, m) & 0x007FFFFF | 0x3C000000 for i, (n, m) in enumerate(sides)]
     return {
         "a": finite[0].astype(np.uint8),
         "b": finite[1].astype(np.uint8),

@@ -405,7 +405,7 @@ def pairs(n: int, lift: int = 0) -> Arrays:
     codes: list[np.ndarray] = []
     for fmt in HALVES:
         fraction = formats.get(fmt).fraction_bits
-        w, r = philox_bits(401 + fraction, 2 * n, np.uint32).reshape(2, n)
+        w, r = philox_bits(401 + fraction, 2, n)
         field = (15 if fmt == "fp16" else 127) + (w >> 16) % 4  # weights between 1 and 16
         weights = (w & 1) << 15 | field << fraction | (w >> 1) & ((1 << fraction) - 1)
         below = fraction - lift + (r >> 16) % 4  # the update's exponent lies that far below the weight's

@@ -85,7 +85,7 @@ def operands(kind: str, rows: int, log2_last: int) -> tuple[Array, Array]:
     k, key = 1 << log2_last, 1000 + 10 * SYNTHETIC.index(kind)
     if kind == "swamped":
         return swamped(k, rows)
-    a, b = (philox_bits(key + i, rows * k).reshape(rows, k).astype(np.float64) * 2.0**-32 for i in range(2))
+    a, b = (philox_bits(key + i, rows, k).astype(np.float64) * 2.0**-32 for i in range(2))
     if kind == "random":
         return long_products.half(2 * a - 1), long_products.half(2 * b - 1)
     return (

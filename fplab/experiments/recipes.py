@@ -379,7 +379,7 @@ SHAPE = (32, 128)  # rows, k
 
 def drawn_values() -> Arrays:
     """Blocks of many sizes, one of zeros, and what lies half way between two codes."""
-    x = (philox_bits(870, SHAPE[0] * SHAPE[1]) & 0x80FFFFFF | 0x3F000000).view(np.float32).reshape(-1, 16)
+    x = (philox_bits(870, *SHAPE) & 0x80FFFFFF | 0x3F000000).view(np.float32).reshape(-1, 16)
     x = x * np.exp2((philox_bits(871, len(x)) % 13).astype(np.float32) - 6)[:, None]
     x[3], x[4] = 0, np.resize(np.array([6, 5, 3.5, 2.5, 1.75, 1.25, 0.75, 0.25], np.float32), 16)
     return {"x": x.astype(np.float32).reshape(SHAPE).view(np.uint32)}

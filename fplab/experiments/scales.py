@@ -246,9 +246,9 @@ BLACKWELL = ("B200", "RTXPRO6000")
 
 def drawn_values() -> Arrays:
     """Blocks of many sizes, one of zeros."""
-    x = (philox_bits(810, SHAPE[0] * SHAPE[1]) & 0x803FFFFF | 0x3F800000).view(np.float32).reshape(-1, 32)
+    x = (philox_bits(810, *SHAPE) & 0x803FFFFF | 0x3F800000).view(np.float32).reshape(-1, 32)
     sizes = np.exp2((philox_bits(811, len(x)) % 41).astype(np.float32) - 20)
-    x = (x * sizes[:, None] * (philox_bits(812, x.size) % 7 / 6).astype(np.float32).reshape(x.shape)).astype(np.float32)
+    x = (x * sizes[:, None] * (philox_bits(812, *x.shape) % 7 / 6).astype(np.float32)).astype(np.float32)
     x[5] = 0
     return {"x": x.reshape(SHAPE).view(np.uint32)}
 
@@ -284,8 +284,8 @@ def drawn_codes(scheme: str) -> Arrays:
     _, block, _ = UNITS[scheme]
     operands = {}
     for i, name in enumerate("ab"):
-        codes = philox_bits(820 + i, SHAPE[0] * SHAPE[1]).reshape(SHAPE) & (15 if scheme == "nvfp4" else 0xFF)
-        scales = philox_bits(830 + i, SHAPE[0] * SHAPE[1] // block).reshape(SHAPE[0], -1)
+        codes = philox_bits(820 + i, *SHAPE) & (15 if scheme == "nvfp4" else 0xFF)
+        scales = philox_bits(830 + i, SHAPE[0], SHAPE[1] // block)
         operands[name] = np.where(codes & 0x7F == 0x7F, 0, codes).astype(np.uint8)
         operands[f"scale_{name}"] = (scales % 17 + (119 if scheme == "mxfp8" else 48)).astype(np.uint8)
     return operands

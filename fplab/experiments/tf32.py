@@ -63,14 +63,14 @@ def operands(kind: str, rows: int, log2_last: int) -> tuple[Array, Array]:
     if kind not in MADE_UP:
         return long_products.chosen(kind, rows, log2_last)
     key, k = 2000 + 10 * MADE_UP.index(kind), 1 << log2_last
-    a, b = ((philox_bits(key + i, rows * k) >> np.uint32(7)).astype(np.int64).reshape(rows, k) for i in range(2))
+    a, b = ((philox_bits(key + i, rows, k) >> np.uint32(7)).astype(np.int64) for i in range(2))
     signed, unit = (1 << 24, -24) if kind == "random" else (0, -25)
     return np.ldexp(a - signed, unit).astype(np.float32), np.ldexp(b - signed, unit).astype(np.float32)
 
 
 def nearly_normal(key: int, rows: int) -> Array:
     """Float32 (rows, 10240) of mean 0 and variance 1: sums of twelve uniform numbers, from integers alone."""
-    raw = philox_bits(key, 12 * rows * EXAMPLE).reshape(12, rows, EXAMPLE).astype(np.int64).sum(axis=0)
+    raw = philox_bits(key, 12, rows, EXAMPLE).astype(np.int64).sum(axis=0)
     return np.asarray(np.ldexp((raw - (6 << 32)).astype(np.float64), -32).astype(np.float32))
 
 
@@ -298,7 +298,7 @@ def every_exponent() -> tuple[Array, Array]:
     A product with the identity is the conversion itself: every element of the result is one converted operand,
     whatever the order of k. So it answers by itself whether a library truncates or rounds.
     """
-    raw = philox_bits(2300, 8 * IDENTITY).reshape(8, IDENTITY)
+    raw = philox_bits(2300, 8, IDENTITY)
     exponent = np.uint32(27) + (raw >> np.uint32(8)) % np.uint32(201)
     code = (raw & np.uint32(0x807FFFFF)) | (exponent << np.uint32(23))
     tie = (code & np.uint32(0xFFFFE000)) | np.uint32(0x1000)

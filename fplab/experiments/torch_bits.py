@@ -444,7 +444,7 @@ def fused_example(r: Result) -> Outcome:
 
 @E.library("Random sums folded in the revealed orders are torch's sums; cumsum adds in FP64")
 def orders(r: Result) -> Outcome:
-    raw = philox_bits(77, r.p.terms * N).reshape(-1, N)  # terms of both signs and like size
+    raw = philox_bits(77, r.p.terms, N)  # terms of both signs and like size
     terms = ((raw & np.uint32(0x807FFFFF)) | np.uint32(0x3F800000)).view(np.float32)
     names = [name for name in SUMS if name.endswith("FP32") and "mean" not in name]
     for name in names:

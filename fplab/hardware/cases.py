@@ -4,6 +4,7 @@ This module, and every experiment's ``gpu_cases``, must import where only numpy 
 runs from a bare source tree.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +53,6 @@ def unmodelled(inputs: Arrays, meta: Meta) -> Arrays:
     return {}
 
 
-def philox_bits(key: int, n: int, dtype: type[np.unsignedinteger[Any]] = np.uint32) -> np.ndarray:
-    """``n`` random bit patterns of a case's key."""
-    return seeds.bits(n, key, dtype=dtype)
+def philox_bits(key: int, *shape: int, dtype: type[np.unsignedinteger[Any]] = np.uint32) -> np.ndarray:
+    """Random bit patterns of a case's key."""
+    return seeds.bits(math.prod(shape), key, dtype=dtype).reshape(shape)

@@ -117,7 +117,7 @@ def _case(
     def inputs() -> Arrays:
         if operands is _any:
             return {"x": philox_bits(key, SIZE)}
-        return {side: philox_bits(key + (n << 16), m * k).reshape(m, k) for n, (side, (m, k)) in
+        return {side: philox_bits(key + (n << 16), m, k) for n, (side, (m, k)) in
                 enumerate(PRODUCT.items())}  # fmt: skip
 
     def outputs(found: Arrayed) -> Arrays:

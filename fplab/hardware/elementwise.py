@@ -172,7 +172,7 @@ def from_fp64_case() -> Case:
     def inputs() -> Arrays:
         found = []
         for number, fraction_bits in enumerate((10, 7, 3, 2)):
-            raw = philox_bits(KEY + 20 + number, 512, np.uint64)
+            raw = philox_bits(KEY + 20 + number, 512, dtype=np.uint64)
             exponent = (raw % np.uint64(12)).astype(np.int64) - 6
             midpoint = 1 + ((raw >> np.uint64(30)).astype(np.int64) % (1 << fraction_bits) + 0.5) / (1 << fraction_bits)
             nudge = np.where(raw >> np.uint64(63), 1, -1) * 2.0**-40
@@ -196,7 +196,7 @@ def optimizer_case(name: str) -> Case:
     """Three steps of an optimizer on 512 FP32 parameters, in each of torch's three ways."""
 
     def inputs() -> Arrays:
-        raw = philox_bits(KEY + 40, 4 * 512, np.uint32).reshape(4, 512)
+        raw = philox_bits(KEY + 40, 4, 512)
         exponent = np.uint32(115) + raw % np.uint32(14)  # 2**-12 to 2**1
         found = (raw & np.uint32(0x807FFFFF)) | (exponent << np.uint32(23))
         return {"parameters": found[0].copy(), "gradients": found[1:].copy()}

@@ -30,7 +30,7 @@ def operands(scalar: Scalar, key: int) -> list[Codes]:
     grid = [g.ravel() for g in np.meshgrid(*[special] * scalar.operands, indexing="ij")]
     inputs = []
     for number, ends in enumerate(grid):
-        bits = philox_bits(key * 10 + number, ROWS, word)
+        bits = philox_bits(key * 10 + number, ROWS, dtype=word)
         near = bits[::2]  # exponents within 16 of 1
         exponent = (near >> form.fraction_bits) % 33 + (form.bias or 0) - 16 if form.exponent_bits > 5 else None
         if exponent is not None:

@@ -362,7 +362,7 @@ def step_values() -> dict[str, np.ndarray]:
     """
     pixels, labels = first_batch()
     images = (pixels / np.float32(16)).astype(np.float32)
-    uniform = philox_bits(4300, 64 * 64).reshape(64, 64).astype(np.float64) / 2**32
+    uniform = philox_bits(4300, 64, 64).astype(np.float64) / 2**32
     weights = ((2 * uniform - 1) / 8).astype(np.float32)
     right = np.arange(10) == labels[:, None]
     slope = (np.where(right, -0.9, 0.1) * (1024 / 128)).astype(np.float32)
@@ -420,7 +420,7 @@ def cases(p: Params) -> Iterator[Case]:
 
 def logits_case(fmt: str) -> Arrays:
     """Logits (256, 10) uniform between -4 and 4, as codes, and labels."""
-    uniform = philox_bits(4301, 2560).reshape(256, 10).astype(np.float64) / 2**29 - 4
+    uniform = philox_bits(4301, 256, 10).astype(np.float64) / 2**29 - 4
     labels = (philox_bits(4302, 256) % np.uint32(10)).astype(np.uint8)
     return {"logits": _codes(uniform.astype(np.float32), fmt), "labels": labels}
 

@@ -366,8 +366,8 @@ def product_inputs() -> Arrays:
     """Operands of the exact products: random codes from -128 to 127, one row and one column of -128."""
     found: Arrays = {}
     for i, (m, k, n) in enumerate(SHAPES):
-        found[f"a{i}"] = philox_bits(500 + 2 * i, m * k, np.uint8).reshape(m, k)
-        found[f"b{i}"] = philox_bits(501 + 2 * i, k * n, np.uint8).reshape(k, n)
+        found[f"a{i}"] = philox_bits(500 + 2 * i, m, k, dtype=np.uint8)
+        found[f"b{i}"] = philox_bits(501 + 2 * i, k, n, dtype=np.uint8)
         found[f"a{i}"][0], found[f"b{i}"][:, 0] = 0x80, 0x80
     return found
 
@@ -406,7 +406,7 @@ def layer_inputs() -> Arrays:
     """Activations with four outlier dimensions, and weights, as FP32's bits: sums of eight bytes, nearly normal."""
 
     def normal(key: int, rows: int, columns: int) -> np.ndarray:
-        raw = philox_bits(key, rows * columns * 8, np.uint8).astype(np.float32).reshape(rows, columns, 8)
+        raw = philox_bits(key, rows, columns, 8, dtype=np.uint8).astype(np.float32)
         return np.asarray((raw.sum(axis=2) - np.float32(1020)) / np.float32(209))
 
     x, w = normal(510, 48, 96), normal(511, 96, 40) / np.float32(16)

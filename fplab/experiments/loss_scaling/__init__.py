@@ -226,7 +226,7 @@ FACTORS = ((2.0, 0.5, 3), (1.5, 0.3, 2), (1000.0, 0.001, 1))  # growth, backoff,
 
 def machine_inputs() -> Arrays:
     """Scales of any size, how many good steps, and whether the gradients were finite."""
-    raw = philox_bits(421, 3 * STATES, np.uint32).reshape(3, STATES)
+    raw = philox_bits(421, 3, STATES)
     scale = raw[0] & np.uint32(0x7FFFFFFF)
     scale = np.where(scale >= 0x7F800000, scale & np.uint32(0x7F7FFFFF), scale)
     return {"scale": scale.astype(np.uint32), "good": raw[1] >> np.uint32(31), "found": raw[2] >> np.uint32(31)}
@@ -234,7 +234,7 @@ def machine_inputs() -> Arrays:
 
 def unscale_inputs() -> Arrays:
     """For every scale gradients of any bits; in one half of the rows all are finite."""
-    raw = philox_bits(431, len(SCALES) * 2 * GRADIENTS, np.uint32).reshape(-1, GRADIENTS)
+    raw = philox_bits(431, 2 * len(SCALES), GRADIENTS)
     tame = (raw & np.uint32(0x7F800000)) == np.uint32(0x7F800000)
     raw[::2] = np.where(tame[::2], raw[::2] & np.uint32(0xBFFFFFFF), raw[::2])
     return {"gradients": raw}
