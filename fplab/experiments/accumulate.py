@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import draw, exact, numeric
+from .. import draw, numeric
 from ..formats import get
 from ..hardware.cases import Arrays, Case, philox_bits
 from ..hardware.programs import program, stack
@@ -343,15 +343,6 @@ def running(start: Any, terms: Any) -> dict[str, Any]:
     return {"sums": stack(sums, 1)}
 
 
-def codes(values: np.ndarray, fmt: str) -> np.ndarray:
-    """Codes of float64 values, rounded to nearest even once: numpy's casts, and the oracle where numpy has none."""
-    if fmt == "bf16":
-        distinct, place = np.unique(values, return_inverse=True)
-        return np.array([exact.round_to(exact.from_float(v), fmt)[0] for v in distinct.tolist()], np.uint16)[place]
-    dtype, word = (np.float16, np.uint16) if fmt == "fp16" else (np.float32, np.uint32)
-    return np.asarray(values).astype(dtype).view(word)
-
-
 def lanes(fmt: str) -> Arrays:
     """Starting sums (L,) and terms (L, K) as codes, a lane a series.
 
@@ -362,8 +353,8 @@ def lanes(fmt: str) -> Arrays:
     for name in SERIES:
         first = STALLS_FP32[name] - STEPS[fmt] // 2 if fmt == "fp32" else 0
         before = np.add.accumulate(terms(name, 1, first).astype(np.float32))[-1:] if first else [0.0]
-        starts.append(codes(np.array(before, np.float64), fmt)[0])
-        rows.append(codes(terms(name, first + 1, STEPS[fmt]), fmt))
+        starts.append(numeric.encode(np.array(before, np.float64), fmt)[0])
+        rows.append(numeric.encode(terms(name, first + 1, STEPS[fmt]), fmt))
     return {"start": np.array(starts), "terms": np.stack(rows)}
 
 
@@ -375,7 +366,7 @@ def integers(fmt: str) -> Arrays:
     """
     raw = philox_bits(20 + len(fmt), 63, 4096, dtype=np.uint16)
     values = (raw % 16).astype(np.float64) - np.arange(63)[:, None] % 8
-    return {"x": codes(np.concatenate([np.ones((1, 4096)), values]).ravel(), fmt).reshape(64, 4096)}
+    return {"x": np.asarray(numeric.encode(np.concatenate([np.ones((1, 4096)), values]), fmt))}
 
 
 def torch_sum(x: Any) -> dict[str, Any]:

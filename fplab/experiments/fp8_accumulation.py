@@ -428,14 +428,8 @@ def probe_operands() -> Arrays:
         root = np.sqrt(probe.c)  # 32 or 0
         for row, factors in zip(rows.values(), probe.factors, strict=True):
             row.append(np.concatenate([[root], np.zeros(BLOCK - 1), factors]).astype(np.float32))
-    return {name: small(np.resize(np.stack(row), (ROWS, 2 * BLOCK))) for name, row in rows.items()}
-
-
-def small(values: np.ndarray) -> np.ndarray:
-    """E4M3 codes of numbers that it holds, with numpy alone."""
-    distinct, place = np.unique(values, return_inverse=True)
-    table = [exact.round_to(exact.from_float(v), "e4m3")[0] for v in distinct.tolist()]
-    return np.array(table, np.uint8)[place].reshape(values.shape)
+    shape = ROWS, 2 * BLOCK
+    return {name: np.asarray(numeric.encode(np.resize(np.stack(row), shape), "e4m3")) for name, row in rows.items()}
 
 
 def random_operands(distribution: str, k: int) -> Arrays:
