@@ -21,7 +21,7 @@ import numpy as np
 from .. import draw, numeric
 from .. import exact_products as whole
 from ..hardware.cases import Case, philox_bits
-from ..hardware.core_cases import SIDE, core_case
+from ..hardware.core_cases import SIDE, core_case, pair
 from ..hardware.products import REDUCED, Product
 from ..hardware.programs import program
 from ..words import CLAUSE, joined, say
@@ -343,9 +343,8 @@ def exact_product(a: np.ndarray, b: np.ndarray) -> dict[str, np.ndarray]:
 @E.hardware
 def cases(p: Params) -> Iterator[Case]:
     """Products of the first slices of both operands."""
-    given = partial(first_slices, p, INT8_BITS, np.int8, np.uint8)
-    yield program("INT8 slices", lambda: dict(zip("ab", given(), strict=True)), dict.fromkeys("ab", "int8"),
-                  int8_product, {"d": "bits32"}, exact_product)  # fmt: skip
+    inputs = pair(partial(first_slices, p, INT8_BITS, np.int8, np.uint8))
+    yield program("INT8 slices", inputs, dict.fromkeys("ab", "int8"), int8_product, {"d": "bits32"}, exact_product)
     shape = Product("matmul", ("fp16", "fp16"), "fp32", (SIDE, SIDE, p.k), {REDUCED.format("fp16"): False})
     yield core_case("FP16 slices", shape, partial(first_slices, p, half_bits(p.k), np.float16, np.uint16))
 

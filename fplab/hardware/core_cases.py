@@ -24,13 +24,14 @@ def core_case(name: str, product: Product, operands: Callable[[], tuple[Codes, C
 
     ``plan``: what the lab expects; the other plans that :mod:`.products` knows are its hypotheses.
     """
-
-    def inputs() -> Arrays:
-        return dict(zip("ab", operands(), strict=True))
-
     formats = {"d": product.output, "moved": "bits32"}
     compute, emulate = partial(_compute, product, plan), partial(product_emulate, product, plan)
-    return Case(name, inputs, compute, emulate, formats, open=QUESTION, hypotheses=hypotheses(product))
+    return Case(name, pair(operands), compute, emulate, formats, open=QUESTION, hypotheses=hypotheses(product))
+
+
+def pair(operands: Callable[[], tuple[Codes, Codes]]) -> Callable[[], Arrays]:
+    """The inputs ``a`` and ``b``."""
+    return lambda: dict(zip("ab", operands(), strict=True))
 
 
 def direct_case(

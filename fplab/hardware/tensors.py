@@ -56,6 +56,15 @@ def on_device(device: str, *sizes: int, most: int = 64) -> tuple[int, ...]:
     return tuple(min(size, most) for size in sizes) if device == "cpu" else sizes
 
 
+def autocast_to(x: Any) -> Any:
+    """CUDA's autocast to a tensor's dtype; on a CPU the lab's, since torch's for the CPU has other lists."""
+    if x.device.type == "cpu":
+        from .. import nn
+
+        return nn.autocast(x.dtype)
+    return torch_for(x.device.type).autocast(x.device.type, x.dtype)
+
+
 @contextlib.contextmanager
 def flags_set(given: Mapping[str, Any]) -> Iterator[None]:
     """Set flags of ``torch.backends`` ("cuda.matmul.allow_tf32"), or "float32_matmul_precision", and undo it."""

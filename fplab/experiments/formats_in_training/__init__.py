@@ -18,10 +18,10 @@ import numpy as np
 
 from ... import draw, exact
 from ...hardware.cases import Arrays, Case, NotHereError, philox_bits
-from ...hardware.core_cases import SIDE, core_case, direct_case
+from ...hardware.core_cases import SIDE, core_case, direct_case, pair
 from ...hardware.products import ONE_CHAIN, QUESTION, TF32, Product
 from ...hardware.programs import program
-from ...hardware.tensors import TORCH, bits
+from ...hardware.tensors import TORCH, autocast_to, bits
 from ...words import CLAUSE, Text, joined, mark, say
 from ..frame import Experiment, Params, Result, one_threaded
 from ..outcomes import Outcome, Part, Sample, absent, failed, measured, passed, same_bits, verdict
@@ -403,15 +403,10 @@ def cases(p: Params) -> Iterator[Case]:
         product = Product("matmul", (held, held), held, shape, TF32 if fmt == "tf32" else {})
         yield core_case(f"{which} in {fmt.upper()}", product, partial(operands, which, (held, held)))
     for which in PASSES:  # to FP32, with fast accumulation
-
-        def inputs(which: str = which) -> Arrays:
-            return dict(zip("ab", operands(which, FP8[which]), strict=True))
-
-        name, product = (
-            f"{which} in {' * '.join(FP8[which]).upper()}",
-            Product("scaled_mm", FP8[which], "fp32", fast=True),
-        )
-        yield direct_case(name, product, inputs, question=QUESTION, plans={"one chain": ONE_CHAIN})
+        product = Product("scaled_mm", FP8[which], "fp32", fast=True)
+        yield direct_case(f"{which} in {' * '.join(FP8[which]).upper()}", product,
+                          pair(partial(operands, which, FP8[which])), question=QUESTION,
+                          plans={"one chain": ONE_CHAIN})  # fmt: skip
     for fmt in ("fp16", "bf16"):
         name = f"cross-entropy under autocast in {fmt.upper()}"
         yield program(name, partial(logits_case, fmt), {"logits": fmt, "labels": "int8"}, rounded_losses,
@@ -429,21 +424,11 @@ def rounded_losses(logits: Any, labels: Any) -> dict[str, Any]:
     """Through torch: 1 where the FP32 loss is a value of the half format. On a CPU, with the lab's autocast."""
     import torch
 
-    with _autocast(logits.dtype, logits.device.type):
+    with autocast_to(logits):
         loss = torch.nn.functional.cross_entropy(logits, labels.long(), reduction="none")
     if loss.dtype != torch.float32:
         raise NotHereError(f"autocast gave a loss in {loss.dtype}; FP32 was expected.")
     return {"is_half": loss == loss.to(logits.dtype).float()}
-
-
-def _autocast(dtype: Any, device: str) -> Any:
-    import torch
-
-    if device != "cpu":
-        return torch.autocast("cuda", dtype)
-    from ... import nn
-
-    return nn.autocast(dtype)
 
 
 def all_half(logits: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ import numpy as np
 from ... import draw, formats, numeric
 from ...hardware.cases import Arrays, Case
 from ...hardware.programs import program, unanswered
-from ...hardware.tensors import TORCH, bits
+from ...hardware.tensors import TORCH, autocast_to, bits
 from ...words import CLAUSE, COMMA, Text, joined, say
 from ..frame import Experiment, Params, Result
 from ..outcomes import Outcome, Part, Sample, failed, measured, verdict
@@ -623,14 +623,7 @@ def widths(x: Any) -> dict[str, Any]:
     """Under autocast, the bits of each operation's results, for operands of 16."""
     import torch
 
-    block: Any
-    if x.device.type == "cpu":
-        from ...nn.cuda_autocast import autocast
-
-        block = autocast("fp16")  # the lab's, since torch's for the CPU has other lists
-    else:
-        block = torch.autocast(x.device.type, torch.float16)
-    with block:
+    with autocast_to(x):
         return {"bits": torch.tensor([TORCHS[op.name](torch, x).element_size() * 8 for op in OPERATIONS]).byte()}
 
 
