@@ -413,7 +413,7 @@ def error_panel(fmt: str, series: str) -> Any:
                       xlabel="number of terms $n$", ylabel="relative error"), bounds)  # fmt: skip
 
 
-E.answer("a running sum of ones stops at {fp16:,.0f} in FP16 and {bf16:,.0f} in BF16; Kahan's order goes on",
+E.answer("a running sum of ones stops at {fp16:,.0f} in FP16 and {bf16:,.0f} in BF16; Kahan's sum goes on",
          fp16=of("stall_value", series="ones", format="fp16"),
          bf16=of("stall_value", series="ones", format="bf16"))  # fmt: skip
 E.figure(

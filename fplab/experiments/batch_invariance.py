@@ -176,7 +176,8 @@ def short(x: Any) -> Any:
 
 
 shares = of("differing", plan="by the rule", batch=1) / of("elements")
-E.answer("{alone:.0%} of a sequence's FP32 logits differ alone and in a batch if k is split by rows, by one plan none",
+E.answer("{alone:.0%} of a sequence's FP32 logits change with the batch if its size decides how k is split; with one "
+         "fixed plan none",
          alone=share(WIDE, stage="head"))  # fmt: skip
 E.figure(
     "layers",

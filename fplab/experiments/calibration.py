@@ -385,8 +385,8 @@ def cases(p: Params) -> Iterator[Case]:
     )  # fmt: skip
 
 
-E.answer("INT8 costs at most {eight:.1%} of the digits, INT4 cut by entropy {cut:.0%}; an epoch through it wins "
-         "back {back:.0%}", eight=(change * -1).at(bits=8).max("seed", "scheme", "rule"),
+E.answer("INT8 misreads at most {eight:.1%} more digits, INT4 clipped by entropy {cut:.0%}; an epoch of training in "
+         "INT4 reads {back:.0%} more", eight=(change * -1).at(bits=8).max("seed", "scheme", "rule"),
          cut=(change * -1).at(bits=4, scheme="tensor symmetric", rule="entropy"),
          back=right_through["learned"].at(step=-1) - right_through["learned"].at(step=0))  # fmt: skip
 

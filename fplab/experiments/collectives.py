@@ -365,7 +365,7 @@ def by_gloo(given: torch.Tensor) -> torch.Tensor:
     return sums[0]
 
 
-E.answer("summed over {n:,} ranks in BF16 a ring is {ring:.0%} off, a tree {tree:.1%}, stochastic rounding takes out "
+E.answer("summed over {n:,} ranks in BF16 a ring is {ring:.0%} off, a tree {tree:.1%}; stochastic rounding removes "
          "the bias", n=lambda r: r.p.ranks[-1], ring=of("errors", curve="BF16, ring", ranks=-1),
          tree=of("errors", curve="BF16, tree", ranks=-1))  # fmt: skip
 

@@ -180,7 +180,7 @@ def whole_batch(r: Result) -> Outcome:
     return measured(holds, said, Sample(len(far), float(far.std()), FEW))
 
 
-E.answer("ranks hold what is calculated, with ZeRO-3 {held:.0%} of DDP's bytes; {n:.0f} of {all:,} weights have other "
+E.answer("ranks hold the bytes calculated, with ZeRO-3 {held:.0%} of DDP's; {n:.0f} of {all:,} weights have other "
          "bits", held=lambda r: float(r.held.sel(strategy="zero3").sum() / r.held.sel(strategy="ddp").sum()),
          n=of("same_order").max(), all=lambda r: plain(r.p)[0].size)  # fmt: skip
 

@@ -362,8 +362,8 @@ def limit(at: Callable[[Result], float], label: str) -> Any:
     return lambda ax, r: ax.axhline(at(r), color=draw.current().ink, **how)
 
 
-E.answer("{slices:.0f} INT8 slices reach an FP64 unit's error, {more:.0f} if rows fall by 2^24; "
-         "FP16 factors alone err by {alone:.0e}",
+E.answer("{slices:.0f} INT8 slices reach an FP64 unit's error, {more:.0f} where a row's values span 2^24; FP16 "
+         "factors alone err by {alone:.0e}",
          slices=lambda r: float(enough(r)[:, 0].mean()), more=lambda r: float(enough(r)[:, -1].mean()),
          alone=ended("factors alone", 1e1))  # fmt: skip
 E.figure(

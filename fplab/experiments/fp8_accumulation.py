@@ -407,8 +407,8 @@ def blackwell(r: Result) -> Outcome:
     return measured(bool((least > 1000).all()), said, sample(least, 1000.0))
 
 
-E.answer("one chain on H100 loses {chain:.1%} of a positive sum of 4,096 FP8 products, promoted every 128 "
-         "{promoted:.2%}",
+E.answer("one chain on H100 loses {chain:.1%} of a positive sum of 4,096 FP8 products; promoted to FP32 every 128 it "
+         "loses {promoted:.2%}",
          chain=of("by_draw", distribution=POSITIVE, series=CHAIN, K=K),
          promoted=of("by_draw", distribution=POSITIVE, series=PROMOTED, K=K))  # fmt: skip
 

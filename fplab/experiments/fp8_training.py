@@ -370,7 +370,8 @@ E.claim(
              *(alike(ended.at(place=place, format="e4m3"), ended.at(place=place, format="hybrid"), ALIKE)
                for place in PLACES)),
 )  # fmt: skip
-E.answer("fast sums of real gradients err by {fast:.2%}, promoted ones by {promoted:.3%}, FP8 itself by {rounding:.0%}",
+E.answer("sums of real gradients err by {fast:.2%} in the FP8 unit and by {promoted:.3%} if promoted to FP32; "
+         "rounding to FP8 errs by {rounding:.0%}",
          fast=fast, promoted=promoted, rounding=rounding)  # fmt: skip
 
 

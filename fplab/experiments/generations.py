@@ -477,7 +477,8 @@ def exact_is_fsum(r: Result) -> Outcome:
     return all_follow(sums)
 
 
-E.answer("V100 and A100 differ in {wide:.0%} of a product's FP32 bits, and in {half:.1%} once it is stored as FP16",
+E.answer("V100 and A100 differ in {wide:.0%} of a product's elements in FP32, in {half:.1%} once they are stored as "
+         "FP16",
          wide=of("differing", form="FP32", one="V100", other="A100") / 4096,
          half=of("differing", form="FP16", one="V100", other="A100") / 4096)  # fmt: skip
 

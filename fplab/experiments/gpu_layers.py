@@ -161,7 +161,8 @@ def explained(r: Result) -> Outcome:
     return verdict(bool(holds), said.fill(most=left.max()))
 
 
-E.answer("{layers} layers: A100 and H100 are {apart:.0e} apart, H100 {wrong:.0e} off exact; in BF16 {same:.1%} agree",
+E.answer("after {layers} layers A100 and H100 are {apart:.0e} apart, and H100 {wrong:.0e} from exact; all in BF16, "
+         "{same:.1%} of values agree",
          layers=lambda r: r.p.layers, apart=of("apart", layer=-1), wrong=of("wrong", layer=-1),
          same=of("same", layer=-1))  # fmt: skip
 E.figure(

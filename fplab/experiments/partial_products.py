@@ -438,8 +438,8 @@ def lost(way: str) -> Quantity:
     return of("error", kind="positive", way=way, K=-1).then("error", np.abs)
 
 
-E.answer("added one by one in FP16, positive products lose {half:.0%} of their sum; FP32 on H100 loses {h100:.0e}, "
-         "one by one {fp32:.0e}", half=lost(ONE_BY_ONE["fp16"]), h100=lost(FP32["H100"]),
+E.answer("positive products added one by one lose {half:.0%} of their sum in FP16, {fp32:.0e} in FP32; H100's FP32 "
+         "accumulator loses {h100:.0e}", half=lost(ONE_BY_ONE["fp16"]), h100=lost(FP32["H100"]),
          fp32=lost(ONE_BY_ONE["fp32"]))  # fmt: skip
 
 

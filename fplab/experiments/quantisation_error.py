@@ -384,8 +384,8 @@ def literal_tree(r: Result) -> Outcome:
     return verdict((none, overlaps) == (7, 10), said.fill(zeros=none, overlaps=overlaps, left=left, all=whole))
 
 
-E.answer("the 8-bit dynamic map is {dynamic:.1%} off in blocks of 2048; it makes {kept:.1%} of second moments 0, "
-         "linear {lost:.0%}", dynamic=of("mean_relative", data="normal", codebook="dynamic", block=2048),
+E.answer("the 8-bit dynamic map is {dynamic:.1%} off in blocks of 2048; it makes {kept:.1%} of second moments 0, the "
+         "linear map {lost:.0%}", dynamic=of("mean_relative", data="normal", codebook="dynamic", block=2048),
          kept=of("lost", codebook="dynamic unsigned"), lost=of("lost", codebook="linear unsigned"))  # fmt: skip
 
 

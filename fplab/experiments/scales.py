@@ -376,7 +376,8 @@ def percent(what: str, **where: Any) -> Any:
     return of(what, **where).mean("seed") * 100
 
 
-E.answer("of gradients MXFP4 loses {even:.0%} by its best rule and {ceil:.0%} by ceil, NVFP4 with 4 over 6 {nv:.0%}",
+E.answer("MXFP4 loses {even:.0%} of gradients with its best rule for scales, {ceil:.0%} with ceil; NVFP4 with its 4 "
+         "over 6 rule loses {nv:.0%}",
          even=of("errors", kind="gradient", way=EVEN["mxfp4"]), ceil=of("errors", kind="gradient", way=CEIL["mxfp4"]),
          nv=of("errors", kind="gradient", way=FOUR_OVER_SIX))  # fmt: skip
 E.figure(

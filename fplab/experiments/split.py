@@ -395,8 +395,8 @@ def gradients(r: Result) -> Outcome:
     return measured(holds, said.fill(wider=wider, plain=plain), sample)
 
 
-E.answer("three FP16 products added outside err by {outside:.0e}, FP32 itself by {fp32:.0e}; added inside, positive "
-         "sums err by {inside:.0e}", outside=rms(long, kind="positive", way=OUTSIDE["A100"]),
+E.answer("positive sums by three FP16 products err by {outside:.0e} if added outside the unit, {inside:.0e} inside; "
+         "FP32 errs by {fp32:.0e}", outside=rms(long, kind="positive", way=OUTSIDE["A100"]),
          fp32=rms(long, kind="positive", way=PLAIN_FP32), inside=rms(long, kind="positive", way=INSIDE["A100"]),
 )  # fmt: skip
 

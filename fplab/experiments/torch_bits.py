@@ -530,6 +530,7 @@ def words(formula: str | None, output: str) -> str:
     return "fused" if formula == FIRST else SHOWN[formula][0]
 
 
-E.answer("torch fuses FP32's add(alpha=): two steps would give {apart:,} other results; {roots} FP32 roots are wrong",
+E.answer("torch fuses FP32's add(alpha=): two steps would give {apart:,} other results; {roots} FP32 roots are not "
+         "correctly rounded",
          apart=lambda r: count(r, "add alpha", "fp32", EACH),
          roots=lambda r: count(r, "sqrt", "fp32", ONCE))  # fmt: skip

@@ -561,7 +561,8 @@ def overflows(ax: draw.Axes, r: Result) -> None:
 
 
 weights = of("final").then("weights", lambda x: x.sizes["weight"])
-E.answer("torch and lab agree on every bit of {n:,.0f} weights for {steps} steps; GPUs differ in {apart:.0%} of them",
+E.answer("torch and lab agree on every bit of {n:,.0f} weights for {steps} steps; two GPUs' units differ in "
+         "{apart:.0%} of them",
          n=weights, steps=lambda r: r.p.steps, apart=of("apart", step=-1) / weights)  # fmt: skip
 E.figure(
     "training",

@@ -396,7 +396,8 @@ E.proved("An update is lost exactly where |u| is below half the gap beside w (ti
     lambda r: lost_updates.half_gap(sums(r.p)))  # fmt: skip
 E.proved("A ratio of 2048 (FP16), 256 (BF16) is needed to lose an update, but not enough", "ratio_rule")(
     lambda r: lost_updates.ratio_rule(sums(r.p)))  # fmt: skip
-E.answer("FP16 makes {none:.1%} of a trained network's activation gradients zero; at the loss scale 2^15 {large:.2%}",
+E.answer("FP16 makes {none:.1%} of a trained network's activation gradients zero; with a loss scale of 2^15, "
+         "{large:.2%}",
          none=none, large=large)  # fmt: skip
 
 

@@ -286,7 +286,8 @@ def linear(r: Result) -> Outcome:
     return measured(holds, joined(said, CLAUSE), Sample(len(r.p.seeds), spread, UNSTABLE))
 
 
-E.answer("states of {bytes:.2f} bytes a parameter train like 8, {apart:+.3f} nats apart, if the map is dynamic",
+E.answer("Adam states of {bytes:.2f} bytes a parameter train like those of 8, {apart:+.3f} nats apart, if the map is "
+         "dynamic",
          bytes=of("state_bytes", states="dynamic + blocks") / of("parameters", states="dynamic + blocks"),
          apart=lambda r: float((final_losses(r.losses).sel(states="dynamic + blocks")
                                 - final_losses(r.losses).sel(states="32-bit"))[middle(r.p)].mean()))  # fmt: skip

@@ -282,7 +282,8 @@ def published(r: Result) -> Outcome:
     return measured(holds, said, Sample(len(share), float(share.std()), 1 / 3))
 
 
-E.answer("a step holds {n} recipes' calculated bytes, every one; the peak is within {off:.1%} of the estimate",
+E.answer("with each of {n} recipes a step holds exactly the bytes calculated; the peak is within {off:.1%} of the "
+         "estimate",
          n=lambda r: len(RECIPES), off=lambda r: float(abs(whole.read(r) / r.peak - 1).max()))  # fmt: skip
 
 

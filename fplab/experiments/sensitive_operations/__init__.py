@@ -538,7 +538,8 @@ def support(r: Result) -> Outcome:
 
 
 E.answer(
-    "sums rounded at every step are {bf16:.0%} off in BF16, {fp16:.1%} in FP16; FP32 inside adds {more:.1f} half-ulps",
+    "sums rounded at every step are {bf16:.0%} off in BF16, {fp16:.1%} in FP16; with FP32 inside "
+    "{more:.1f} half-ulps more than FP32 itself",
     bf16=stopped.at(format="bf16"), fp16=stopped.at(format="fp16"), more=lambda r: float(beyond_fp32(r).max()),
 )  # fmt: skip
 
