@@ -118,7 +118,7 @@ def remarks(done: Sequence[Finished]) -> list[str]:
     if (compiling := sum(one.compiling for one in done)) >= 0.1:
         lines.append(say("Compiling kernels, once on a machine, took {seconds:.0f} s of one core.", seconds=compiling))
     if over := [one.name for one in done if one.budget and one.seconds > one.budget]:
-        lines.append(say("over the time that they are meant to take: {names}", names=joined(over, COMMA)))
+        lines.append(say("Took longer than intended, as on a busy machine: {names}.", names=joined(over, COMMA)))
     return [part for line in lines for part in wrapped(str(line), terminal_width(), indent=" " * 6)]
 
 
@@ -453,7 +453,10 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--every", type=int, default=50, metavar="N", help="steps between checkpoints (default: 50)")
 
 
-MODEL = "MODULE:NAME or FILE.py:NAME of a function that gives (model, batches) or (model, batches, loss)"
+MODEL = (
+    "MODULE:NAME or FILE.py:NAME of a function that gives (model, batches) or (model, batches, loss); loss(model, "
+    "batch) gives a tensor of one number; without it: the output's loss, or the cross-entropy for a batch's last part"
+)
 
 
 def _model_arguments(parser: argparse.ArgumentParser, out: str) -> None:
@@ -540,11 +543,11 @@ def _memory_arguments(parser: argparse.ArgumentParser) -> None:
 
 COMMANDS: tuple[Command, ...] = (
     Command("list", "show the experiments and what they ask", "", _no_arguments, list_experiments),
-    Command("run", "run experiments: what they find, figures, checked claims", "formats", _run_arguments, run),
+    Command("run", "run experiments: findings, figures, checked claims", "formats", _run_arguments, run),
     Command("figures", "draw figures, or --check the data behind them", "--check", _figures_arguments, figures),
     Command("record", "record what a GPU computes", "--out records", _record_arguments, record),
     Command("verify", "compare recorded or --live hardware bit by bit", "--live", _verify_arguments, verify),
-    Command("survey", "which layers of your model stand which format", "my.py:f --recipes mxfp8",
+    Command("survey", "which layers of your model stand which format", "my.py:f --recipes fp8_current",
             _survey_arguments, survey),
     Command("explain", "why two ways of computing your model differ",
             "my.py:f --b gpu=H100", _explain_arguments, explain),

@@ -64,7 +64,7 @@ def test_a_survey_says_what_to_take_and_a_line_a_layer_worst_first(here: Path, n
     text = capsys.readouterr().out
     assert re.match(r"(Recommended|No assignment)", text)
     head, _, *lines = text.split("\n\n")[1].splitlines()
-    assert head.split()[:2] == ["layer", "take"]
+    assert head.split()[:4] == ["layer,", "worst", "first", "take"]
     assert sorted(line.split()[0] for line in lines) == ["0", "2", "3"]
     effects = [max(abs(float(x)) for x in re.findall(r"[+-]\d\.\de[+-]\d\d", line)) for line in lines]
     assert effects == sorted(effects, reverse=True)

@@ -86,7 +86,7 @@ def test_the_report_is_one_file_in_both_languages(run: Any, tmp_path: Path) -> N
 def test_a_browser_shows_searches_and_prints_it(run: Any, tmp_path: Path, chromium: Any, width: int) -> None:
     context = chromium.new_context(viewport={"width": width, "height": 900}, offline=True, locale="en-GB")
     page, wrong = context.new_page(), []
-    page.on("pageerror", wrong.append)
+    page.on("pageerror", lambda error: wrong.append(error))
     page.goto(findings.write(run, tmp_path).as_uri())
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator("img").evaluate_all("all => all.every((one) => one.complete && one.naturalWidth > 0)")

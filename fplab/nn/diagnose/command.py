@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...columns import grid
+from ...columns import folded, grid
 from ...errors import LabError, integer, reason, summary
 from ...storage import contents, demand_writable
 from ...tensorcore import Plan
@@ -29,7 +29,7 @@ from .survey_report import Survey
 from .watch import watch as watching
 
 ALLOWED = "allowed: MODULE:NAME or FILE.py:NAME of a function that gives (model, batches) or (model, batches, loss)."
-VERDICTS = say("layer"), say("take")
+VERDICTS = say("layer, worst first"), say("take")
 EFFECT = say("effect on the loss in {choice}")
 WRITTEN = say("In {folder}: {files}")
 SETTING = say("{option} {text} is not possible; allowed: NAME=VALUE, such as gpu=H100 inputs=bf16 recipe=nvfp4 rows=1.")
@@ -96,7 +96,7 @@ def survey(args: argparse.Namespace) -> int:
     demand_writable(args.out)
     model, batches, loss = built(args.model)
     found = surveying(model, batches, loss, args.formats, args.recipes, gpu=args.gpu, budget=args.budget)
-    print(found.text, "", *grid(verdicts(found)), "", sep="\n")
+    print(*folded([str(found.text)]), "", *grid(verdicts(found)), "", sep="\n")
     return _saved(found, args.out)
 
 

@@ -27,13 +27,13 @@ MISSED = say(
     "No assignment that was tried keeps to the budgets; the nearest, {mixture}, changes the loss by {loss:.2e} (budget "
     "{budget:g})."
 )
-ALONG = say("Its gradients' cosine is {found:.4f} as run; {asked:g} was asked for.")
+ALONG = say("The cosine of its gradients with the exact ones is {found:.4f} as run; {asked:g} was asked for.")
 LOSS_ALONE = say(
     "Gradients do not enter the choice: with all layers in {choice} their cosine is {least:.2f}, the least of what is "
     "chosen. cosine= asks for one."
 )
 UNTRIED = say("{n} assignments that might be cheaper were not run.")
-MIXED = say("{choice} for {n} layers")
+MIXED = say("{choice} for {n} layer{s}")
 WHOLE = (
     say("all layers in"), say("loss"), say("KL"), say("top-1 flips"), say("gradients' cosine"),
     say("gradients' error"), say("unexplained"),
@@ -92,7 +92,8 @@ class Survey(Report):
         """The recommendation in words."""
         best = self.recommended
         names = list(best.assignment.values())
-        mixture = ", ".join(str(MIXED.fill(choice=c, n=names.count(c))) for c in dict.fromkeys(names))
+        counts = {c: names.count(c) for c in dict.fromkeys(names)}
+        mixture = ", ".join(str(MIXED.fill(choice=c, n=n, s="s" * (n > 1))) for c, n in counts.items())
         sentences = [(RECOMMENDED if best.within else MISSED).fill(
             mixture=mixture, cost=best.cost, loss=best.loss, predicted=best.predicted, budget=self.budget
         )]  # fmt: skip
