@@ -115,9 +115,9 @@ def test_run_ends_in_a_line_an_experiment_and_where_the_report_is(
     assert cli.main(["run"]) == 0
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
-    assert lines[0] == "pass  toy  every square is there  runs/quick/toy.svg"
-    assert re.fullmatch(r"[12] comparisons wait for a GPU; on a machine that has one: fplab record --out DIR", lines[2])
-    assert re.match(r"4 claims: . pass, . absent. Each with its evidence: runs/quick/report.html, or", lines[3])
+    assert lines[:3] == ["pass  toy  every square is there", "", "The picture of each: runs/quick/NAME.svg"]
+    assert re.fullmatch(r"[12] comparisons wait for a GPU; on a machine that has one: fplab record --out DIR", lines[3])
+    assert re.match(r"4 claims: . pass, . absent. Each with its evidence: runs/quick/report.html, or", lines[4])
     assert captured.err == ""
     names = sorted(path.name for path in Path("runs/quick").glob("[!.]*"))
     assert names == ["MANIFEST.json", "report.html", "toy.csv", "toy.svg"]
@@ -130,7 +130,7 @@ def test_run_prints_every_claim_on_request(only_toy: None, capsys: pytest.Captur
     assert "toy         every square is there" in text
     assert "no record for this hardware" in text
     assert re.search(r"seconds of one core: toy \d+\.\d s of 2 s, in all .* by the clock, in 1 process\n", text)
-    assert text.count("\npass  toy  every square is there  runs/quick/toy.svg\n") == 1
+    assert text.count("\npass  toy  every square is there\n") == 1
 
 
 def test_a_run_over_its_time_is_remarked(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ FILE = "report.html"
 HARDWARE = (Evidence.RECORDED.value, Evidence.LIVE.value)
 LANGUAGES = ("en", "zh")
 WAITING = say("{n} comparisons wait for a GPU; on a machine that has one: fplab record --out DIR")
+PICTURES = say("The picture of each: {path}")
 WHOLE = say("{counts}. Each with its evidence: {report}, or in a table: fplab run --claims")
 RANKED = (*WRONG, Status.PASS, Status.ABSENT)
 
@@ -67,24 +68,24 @@ def in_order(done: Iterable[Finished], names: Sequence[str]) -> list[Finding]:
 
 
 def screen(findings: Sequence[Finding], report: Path, width: int, colour: bool) -> list[str]:
-    """The lines that a run ends in: each finding with its outcome and picture, what waits for a GPU, where more is."""
+    """What a run ends in: each finding with its outcome, where pictures are, what waits for a GPU, where more is."""
     shown = [(str(STATUS[finding.status]), finding) for finding in findings]
     first = max((width_of(status) for status, _ in shown), default=0)
     second = max((width_of(finding.name) for finding in findings), default=0)
     lead, lines = " " * (first + second + 4), []
     for status, finding in shown:
         text = wrapped(str(finding.sentence), width - len(lead)) or [""]
-        picture = str(finding.figures[0]) if finding.figures else ""
-        if len(lead) + width_of(text[-1]) + 2 + len(picture) > width:
-            text.append("")
-        last = f"{text[-1]}  " if text[-1] else ""
-        text[-1] = (last + paint(picture, "2", colour)).rstrip()
         head = f"{paint(padded(status, first), COLOURS[finding.status], colour)}  {padded(finding.name, second)}  "
-        lines += [head + text[0], *(lead + line for line in text[1:] if line)]
+        lines += [head + text[0], *(lead + line for line in text[1:])]
     rows = [row for finding in findings for row in finding.done.rows]
+    below: list[Text] = []
+    if any(finding.figures for finding in findings):
+        below.append(PICTURES.fill(path=report.parent / "NAME.svg"))
     if waiting := sum(row.evidence in HARDWARE and row.outcome.status is Status.ABSENT for row in rows):
-        lines += ["", *wrapped(str(WAITING.fill(n=waiting)), width)]
-    return [*lines, *wrapped(str(WHOLE.fill(counts=tally(rows), report=report)), width), *failing(rows, width, colour)]
+        below.append(WAITING.fill(n=waiting))
+    below.append(WHOLE.fill(counts=tally(rows), report=report))
+    told = [line for text in below for line in wrapped(str(text), width)]
+    return [*lines, "", *told, *failing(rows, width, colour)]
 
 
 # --- one file -----------------------------------------------------------------------------------------------------
