@@ -229,11 +229,11 @@ def test_chapter_7_says_why_the_dynamic_scale_ends_elsewhere():
             self.step_number += 1
             return super().scale(outputs) * (np.inf if self.step_number in self.left_out else 1.0)
 
-    assert said_in(CHAPTERS[7], "FP32 that leaves out the same step ends where the dynamic scale does")
+    assert said_in(CHAPTERS[7], "FP32 that leaves out the same steps ends where the dynamic scale does")
     params = E.quick
     job = data.autoencoder(params)
     dynamic = data.train(job, params, 0, DynamicScaler(growth_interval=params.growth_interval), half=True)
     (steps,) = dynamic.skipped.nonzero()
-    assert len(steps) == 1
+    assert len(steps) > 1
     without, fp32 = (data.train(job, params, 0, Skipping(s), half=False).score for s in (steps, ()))
     assert abs(dynamic.score - without) < abs(dynamic.score - fp32) / 5
