@@ -28,7 +28,7 @@ def reports():
 def test_files_hold_the_rows_and_the_text(reports, name, tmp_path):
     report = reports[name]
     report.save(tmp_path)
-    assert {p.suffix for p in tmp_path.iterdir()} == {".csv", ".json", ".txt"} | (
+    assert {p.suffix for p in tmp_path.iterdir()} == {".csv", ".html", ".json", ".txt"} | (
         {".png"} if name == "watch" else set()
     )
     assert (tmp_path / f"{name}.txt").read_text() == f"{report}\n"

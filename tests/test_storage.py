@@ -109,7 +109,7 @@ def test_a_name_that_no_file_can_have_is_refused_before_any_work(name: str, tmp_
         lambda: checkpoints.save(path, {}, 1),
         lambda: fit(task, steps=1, checkpoint=path, progress=never),
         lambda: fit(task, steps=1, checkpoint=path / "run.npz", progress=never),
-        lambda: pages.write(("01",), out=path, folder=Path("notebooks"), tick=never, run=False),
+        lambda: pages.write(("01",), out=path, folder=Path("notebooks"), tick=never),
     ):
         with pytest.raises(storage.WriteError, match=r"cannot write '.*\\(x00|ud800).*': no file can have that name\."):
             write()
