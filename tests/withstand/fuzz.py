@@ -303,7 +303,6 @@ VALID: dict[str, tuple[Made, ...]] = {
     "nn.device.b": (lambda: torch.ones(4, 3),),
     "pages.names": (list,),
     "pages.out": (lambda: Path("there"),),
-    "pages.run": (lambda: False,),
     "pages.folder": (lambda: Path("nowhere"),),
     "parallel.collective": (lambda: fplab.parallel.all_reduce(4),),
     "parallel.buffers": (lambda: np.ones((4, 4), np.float32),),
