@@ -66,6 +66,18 @@ def page(book):
     return lambda name: (book[0] / "site" / f"{name}.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("damage", [Path.mkdir, *(lambda path, text=text: path.write_text(text) for text in
+                                                  ("", "{", "[]", "{}", '{"nbformat": 4, "cells": 1}'))])  # fmt: skip
+def test_a_damaged_run_is_none_that_was_kept(damage, tmp_path):
+    write_notebook(tmp_path / "a.ipynb")
+    file = executed._place(tmp_path / "a.ipynb", "en", tmp_path)
+    write_notebook(file)
+    assert executed.kept(tmp_path / "a.ipynb", "en", tmp_path).kept
+    file.unlink()
+    damage(file)
+    assert executed.kept(tmp_path / "a.ipynb", "en", tmp_path) is None
+
+
 def test_no_parser_of_iris_is_made_for_notebooks():
     code = """import sys; from fplab.pages import executed; nbformat, _ = executed.needed()
 nbformat.validate(nbformat.v4.new_notebook()); sys.exit("rfc3987_syntax.syntax_helpers" in sys.modules)"""

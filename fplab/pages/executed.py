@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..columns import harmless
 from ..errors import need
 from ..experiments.uptodate import package_digest
 from ..language import LANGUAGES
-from ..storage import write_text
+from ..storage import contents, write_text
 from ..words import Text, say
 from . import live
 from .inside import FIRST, STATIC
@@ -94,9 +95,14 @@ def _place(path: Path, language: str, keep: Path) -> Path:
 
 
 def kept(path: Path, language: str, keep: Path) -> Run | None:
-    """What ran before of a notebook, where neither it nor the package has changed since."""
-    file = _place(path, language, keep)
-    return Run(needed()[0].read(file, as_version=4), kept=True) if file.exists() else None
+    """What ran before of a notebook, where neither it nor the package has changed since; none where it is damaged."""
+    nbformat, file = needed()[0], _place(path, language, keep)
+    try:
+        notebook = nbformat.reads(contents(file).decode(), as_version=4)
+        nbformat.validate(notebook)
+    except Exception:  # it is not there, or whatever its reader comes upon
+        return None
+    return Run(notebook, kept=True)
 
 
 def _executed(path: Path, language: str, limit: int) -> tuple[Any, Text | None]:
@@ -119,7 +125,7 @@ def _executed(path: Path, language: str, limit: int) -> tuple[Any, Text | None]:
     del notebook.cells[0]
     raised = [one for cell in notebook.cells for one in cell.get("outputs", ()) if one.output_type == "error"]
     if raised and problem is None:
-        said = f"{raised[0].ename}: {raised[0].evalue}"
+        said = harmless(f"{raised[0].ename}: {raised[0].evalue}", " ")
         problem = FAILED.fill(name=path.name, language=language, error=said)
     return notebook, problem
 
