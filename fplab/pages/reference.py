@@ -29,11 +29,6 @@ def modules() -> tuple[str, ...]:
     return (top.__name__, *sorted([*below, *widgets]))
 
 
-def summary(module: str) -> str:
-    """The first line of a module's docstring, as Markdown."""
-    return ROLE.sub(r"`\1\2`", (import_module(module).__doc__ or "").partition("\n")[0])
-
-
 def page(module: str, language: str) -> str:
     """The Markdown of a module's page: what it is, the list of its names with a line each, and each in full."""
     found = import_module(module)

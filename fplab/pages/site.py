@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import door, unknown
 from ..language import LANGUAGES
 from ..storage import demand_writable, write_text
-from ..words import Text, say
+from ..words import Text, say, verbatim
 from . import executed, source
 from .executed import ANSI, Chapter, Run
 
@@ -96,7 +96,7 @@ def build(folder: Path, out: Path, doctrees: Path, language: str) -> list[Text]:
         )  # fmt: skip
         app.build()
     lines = [line for line in ANSI.sub("", told.getvalue()).splitlines() if line.strip()]
-    return [say("{line}", line=line) for line in lines]
+    return [verbatim(line) for line in lines]
 
 
 def settings(language: str) -> dict[str, Any]:
