@@ -17,7 +17,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
          "--disable-component-update", "--disable-sync", "--font-render-hinting=none"]  # fmt: skip
 # Milliseconds: a bound for what never comes, not for what is slow. All that is waited for is an event, and what ends in
 # an error ends the waiting.
-PATIENCE = 900_000
+PATIENCE = 300_000
 # A kernel that is still not idle by then will not be: a fresh one is started, at most so many.
 KERNEL_PATIENCE, KERNELS = 200_000, 4
 # A cell that has run is numbered. Until the kernel hears of a run, it is idle and no cell waits.

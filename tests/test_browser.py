@@ -228,37 +228,3 @@ def test_no_widget_and_no_figure_hides_a_part_on_a_narrow_screen(chromium, addre
     for i in range(2):
         assert person.until(lambda i=i: ground(figures.nth(i)) == [0x14, 0x18, 0x1F])
     person.picture(shot / "narrow_dark_figures.png")
-
-
-def test_a_page_is_read_offline_in_either_language(chromium, shot, tmp_path):
-    from fplab import pages
-    from fplab.language import marked
-
-    prose = marked("en", "\n\n# Bits\n\n") + "\n" + marked("zh", "\n\n# 位\n\n")
-    chapter = nbformat.v4.new_notebook(
-        cells=[
-            nbformat.v4.new_markdown_cell(prose),
-            nbformat.v4.new_code_cell("import fplab\n\nfplab.course.start()"),
-            nbformat.v4.new_code_cell('fplab.widgets.bits.widget("0.1")'),
-        ]
-    )
-    nbformat.write(chapter, tmp_path / "01_bits.ipynb")
-    pages.write(["01"], tmp_path / "pages", tmp_path, lambda name: None)
-    person = browser.Person(chromium, 800)
-    page = person.page
-    page.goto((tmp_path / "pages" / "01_bits.html").as_uri())
-    assert page.locator("h1:visible").inner_text() == "Bits"
-    assert "0x2e66" in page.locator(".fplab-picture:visible").inner_text()
-    page.get_by_label("中文").check(force=True)
-    assert page.locator("h1:visible").inner_text() == "位"
-    assert "正规数" in page.locator(".fplab-picture:visible").inner_text()
-    person.picture(shot / "page.png")
-    assert person.complaints == []
-    reader = browser.Person(
-        chromium, 800, locale="zh-CN"
-    ).page  # the browser's language comes first, the chosen one stays
-    reader.goto((tmp_path / "pages" / "01_bits.html").as_uri())
-    assert reader.locator("h1:visible").inner_text() == "位"
-    reader.locator("label[for=language-en]").click()
-    reader.reload()
-    assert reader.locator("h1:visible").inner_text() == "Bits"

@@ -250,6 +250,21 @@ def test_the_site_opens_in_the_language_of_the_reader(book, chromium, own, chose
     person.page.close()
 
 
+def test_a_reader_changes_the_language_and_it_stays(book, chromium):
+    person = browser.Person(chromium)
+    page, site = person.page, book[0] / "site"
+    page.goto((site / "en/course/01_one.html").as_uri())
+    assert "0x2e66" in page.locator(".fplab-picture:visible").last.inner_text()
+    page.get_by_role("link", name="中文").click()
+    page.wait_for_url("**/zh/course/01_one.html")
+    assert page.locator("h1:visible").inner_text().startswith("1. 一")
+    assert "正规数" in page.locator(".fplab-picture:visible").last.inner_text()
+    page.goto((site / "index.html").as_uri())
+    page.wait_for_url("**/zh/index.html")
+    assert person.complaints == []
+    page.close()
+
+
 # --- again, and what fails ---------------------------------------------------------------------------------------
 def test_what_has_not_changed_is_not_run_again(book, monkeypatch):
     folder, told = book[0], []
