@@ -77,8 +77,8 @@ def test_claims_as_rows_compare_quantities_and_say_both() -> None:
     assert str(outcome.detail).startswith("distance walk last step 16 m, distance 0 none 0 m; mean difference 16")
     assert not quantities.superior("far", "they go far", last.log2, 8).test(result).holds
     both = quantities.of("distance", step=-1, seed=three)
-    assert not quantities.superior("all", "they all go far", both, by=10, each="kind").test(result).holds
-    assert quantities.superior("all", "they all go far", both.at(kind=["walk"]), by=10, each="kind").test(result).holds
+    assert not quantities.above(both, by=10, each="kind")(result).holds
+    assert quantities.above(both.at(kind=["walk"]), by=10, each="kind")(result).holds
     assert quantities.equivalent("near", "they are near", last / 16, 1, within=1).test(result).holds
     within = quantities.within("between", "they lie between", last, 15, quantities.of("six") * 3)
     assert within.test(result).holds

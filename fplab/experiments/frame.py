@@ -190,7 +190,7 @@ class Experiment:
     ``title``, ``question``: English, kept as :class:`Text`. ``budget``: seconds of its quick run, at most 8. ``full``:
     the parameters, ``quick``: those that are smaller in the quick run. ``gpu``: why a GPU has nothing to say, where
     there are no cases. ``on``: the device whose bits the cases are about, "cuda" or this machine's "cpu".
-    ``one_thread``: whether torch computes on one, so that its bits do not depend on the machine's.
+    ``one_thread``: whether measures and claims run with torch on one, so that its bits do not depend on the machine's.
     """
 
     title: Any
@@ -210,6 +210,8 @@ class Experiment:
         self.title, self.question = _text(self.title), _text(self.question)
         self.full = parameters(self.full, self.quick)
         self.quick = dataclasses.replace(self.full, **self.quick)
+        if self.one_thread:
+            self.claims.around = one_threaded
         self.proved, self.library = self.claims.proved, self.claims.library
         self.measured, self.live = self.claims.measured, self.claims.live
         self._rows: Callable[[Any], Columns] | None = None

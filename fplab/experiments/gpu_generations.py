@@ -285,7 +285,6 @@ def answers_by_hand(weights: list[np.ndarray], p: Params) -> np.ndarray:
 @E.proved(
     "In the first, a middle and the last step every product, the unscaling and the update follow each GPU's rules"
 )
-@one_threaded
 def steps(r: Result) -> Outcome:
     """Every tensor of the kept steps and every weight after them; and of what is drawn, the numbers of these steps."""
     shapes = [tuple(x.shape) for x in task_of(r.p).model(0).parameters()]
@@ -306,14 +305,19 @@ def steps(r: Result) -> Outcome:
             n += got.size
             by_hand.setdefault(name, tensors)
             h100, own = kept["after"][step][REFERENCE], kept["after"][step][name]
-            drawn = float(tensors[TENSORS.index("loss")]), differing(own, h100), norm(own - h100) / norm(h100)
+            share = float((own.view(np.uint32) != h100.view(np.uint32)).mean())
+            far, size = (float(np.sqrt((x.astype(np.float64) ** 2).sum())) for x in (own - h100, h100))
+            drawn = float(tensors[TENSORS.index("loss")]), share, far / size
             told = tuple(float(x.sel({**at, "step": step})) for x in (r.losses, r.differ, r.distance))
             if told != drawn:
                 said = say("{run}, step {step}: loss, share and distance {told} are not the weights' {drawn}")
                 return failed(said.fill(run=name, step=step, told=told, drawn=drawn))
         if not np.array_equal(r.answers.sel(at), answers_by_hand(parts(own, shapes), r.p)):
             return failed(say("{run}: the answers are not those of the last weights", run=name))
-    shares = [[differing(x, y) for x, y in zip(own, by_hand[REFERENCE], strict=True)] for own in by_hand.values()]
+    shares = [
+        [(x.view(np.uint32) != y.view(np.uint32)).mean() for x, y in zip(own, by_hand[REFERENCE], strict=True)]
+        for own in by_hand.values()
+    ]
     if not np.array_equal(r.first[0], shares):
         return failed(say("the shares of the first step are not those of its tensors"))
     said = say("{n:,} numbers of steps {steps} of {runs} runs, every bit", n=n, runs=len(RUNS))

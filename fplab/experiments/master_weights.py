@@ -21,7 +21,7 @@ from ..hardware.programs import cast, program
 from ..hardware.tensors import bits, tensor
 from ..words import CLAUSE, joined, say
 from . import lost_updates
-from .frame import Experiment, Params, Result, one_threaded
+from .frame import Experiment, Params, Result
 from .outcomes import Outcome, Part, Sample, failed, measured, verdict
 from .panels import dots, line, with_
 from .quantities import above, alike, of, superior, together
@@ -235,7 +235,6 @@ def steps(r: Result) -> Iterator[Part]:
                 yield name, given[what].view(np.uint32), want.view(np.uint32), "fp32"
 
 
-@one_threaded
 def gradient(p: Params, parameters: np.ndarray, images: Any, labels: Any) -> np.ndarray:
     """Of the mean cross-entropy of a batch, float32 (n,), by autograd on functions."""
     import torch

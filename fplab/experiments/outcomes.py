@@ -170,8 +170,11 @@ class Claims(list[Claim]):
     @CLAIMS.proved("a BF16 number takes 16 bits")
     def width(result: Result) -> Outcome: ...
 
-    One that yields outcomes, or codes that must be the same, holds where all do: see :func:`each_of`.
+    One that yields outcomes, or codes that must be the same, holds where all do: see :func:`each_of`. ``around``:
+    decorates each test, and what it yields is computed inside.
     """
+
+    around: Callable[[Callable[[Any], Outcome]], Callable[[Any], Outcome]] = staticmethod(lambda test: test)
 
     def proved(self, text: str, id: str = "") -> Callable[[Test], Test]:
         """Register a claim that was tried in every case, or whose bound was derived and holds."""
@@ -198,7 +201,7 @@ class Claims(list[Claim]):
                 outcome = test(result)
                 return outcome if isinstance(outcome, Outcome) else each_of(outcome)
 
-            self.append(Claim(id or test.__name__, evidence, say(text), tried))
+            self.append(Claim(id or test.__name__, evidence, say(text), self.around(tried)))
             return test
 
         return register

@@ -159,12 +159,9 @@ def as_quantity(x: Compared) -> Quantity:
 Test: TypeAlias = Callable[[Result], Outcome]
 
 
-def superior(id: str, text: str, one: Compared, other: Compared = 0.0, by: float = 0.0, each: str = "") -> Claim:
-    """A measured claim: ``one`` lies above ``other`` by more than ``by``, paired by seed: see :mod:`.statistics`.
-
-    ``each``: an axis of ``one``, at each of whose coordinates it does.
-    """
-    return together(id, text, above(one, other, by, each))
+def superior(id: str, text: str, one: Compared, other: Compared = 0.0, by: float = 0.0) -> Claim:
+    """A measured claim: ``one`` lies above ``other`` by more than ``by``, paired by seed: see :mod:`.statistics`."""
+    return together(id, text, above(one, other, by))
 
 
 def equivalent(id: str, text: str, one: Quantity, other: Compared = 0.0, within: float = 0.0) -> Claim:
@@ -178,7 +175,7 @@ def together(id: str, text: str, *tests: Test) -> Claim:
 
 
 def above(one: Compared, other: Compared = 0.0, by: float = 0.0, each: str = "") -> Test:
-    """The test of :func:`superior`."""
+    """The test of :func:`superior`; with ``each``, an axis of ``one``, at each of its coordinates."""
     return lambda r: _compared(statistics.superior, one, other, by, r, each)
 
 
@@ -262,9 +259,10 @@ def in_columns(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Columns:
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
 
 
-def summary(result: Any, names: Sequence[str], over: str = "seed") -> Columns:
-    """The table of all measures that share the first one's axes: a row for each point, of ``over`` the mean, the least
+def summary(result: Any, names: Sequence[str]) -> Columns:
+    """The table of all measures that share the first one's axes: a row for each point; over seeds the mean, the least
     and the greatest."""
+    over = "seed"
     arrays = {name: x for name in names if hasattr(x := getattr(result, name), "dims")}
     axes = [axis for axis in next(iter(arrays.values())).dims if axis != over]
     columns: dict[str, Any] = {}

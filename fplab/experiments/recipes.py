@@ -23,7 +23,7 @@ from ..hardware.cases import Arrays, Case, philox_bits
 from ..hardware.programs import program
 from ..words import COMMA, joined, say
 from .fp8_training import backward, descend, relative
-from .frame import Experiment, Params, Result, one_threaded
+from .frame import Experiment, Params, Result
 from .outcomes import Outcome, absent, failed, passed
 from .panels import bars, dots, line
 from .quantities import Columns, Quantity, above, alike, derived, equivalent, in_columns, superior, together
@@ -300,7 +300,6 @@ E.claim(
 
 
 @E.proved("every product of a layer runs in its recipe's unit; what a recipe keeps high, and attention, in BF16")
-@one_threaded
 def units(r: Result) -> Outcome:
     counted = 0
     for net, (way, (name, fields)) in ((net, way) for net in NETS for way in [*WAYS.items()][1:]):

@@ -21,7 +21,7 @@ from ..hardware.programs import cast, program
 from ..hardware.tensors import bits, overflow_of, tensor
 from ..words import say
 from . import lost_updates
-from .frame import Experiment, Params, Result, one_threaded
+from .frame import Experiment, Params, Result
 from .outcomes import Outcome, Part, verdict
 from .panels import line, with_
 from .quantities import of, superior
@@ -261,10 +261,9 @@ def numpy_casts(r: Result) -> Iterator[Part]:
 
 @E.library("FP16, BF16, E5M2, E4M3 counts and bits are torch's own casts'")
 def torch_casts(r: Result) -> Iterator[Part]:
-    """torch's cast on the CPU, on one thread, as its others go on spinning for a while."""
+    """torch's cast on the CPU."""
     import torch
 
-    @one_threaded
     def theirs(values: np.ndarray, fmt: str) -> np.ndarray:
         return bits(cast(tensor(values.view(np.uint32), "fp32", "cpu"), fmt))
 
@@ -305,7 +304,6 @@ def histograms(r: Result) -> Iterator[Part]:
 
 
 @E.library("In the first, a middle and the last snapshot each layer's gradients are autograd's, and so are its losses")
-@one_threaded
 def layers(r: Result) -> list[Part]:
     """The gradients again, by autograd on functions of the layers; and how many are lost, by comparison."""
     import torch

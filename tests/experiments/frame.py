@@ -42,22 +42,17 @@ class Mutant:
     ``fault``: from what stands there makes the faulty one. Then the experiment is run again, at ``params`` if given,
     and its claims are tested with the fault in place. Without the fault, at these ``params``, the claims hold.
     ``reuse``: functions that the experiment keeps, such as its training, of which the good run's values serve.
-    Instead of a fault, ``change``: from the result of the good run gives other fields. It tests the judge alone, so no
-    claim rests on it only.
     """
 
     name: str
     kills: tuple[str, ...]
-    target: str = ""
-    fault: Callable[[Any], Any] | None = None
-    change: Callable[[Any], dict[str, Any]] | None = None
+    target: str
+    fault: Callable[[Any], Any]
     params: Any = None
     reuse: tuple[str, ...] = ()
 
     def result(self, experiment: Experiment, good: Any) -> Any:
         """What the experiment finds at this mutant's parameters, with the fault in place or not."""
-        if self.change is not None:
-            return good.replace(**self.change(good))
         faulty = experiment.result(self.params or good.params)
         faulty.params._kept.update({key: x for key, x in good.params._kept.items() if key[0] in self.reuse})
         return faulty
@@ -74,7 +69,6 @@ def frame(
     the size of the cases, where to forge records of ``params`` is dear.
     """
     experiment: Experiment = module.E
-    computed = [mutant for mutant in mutants if mutant.fault is not None]
 
     @pytest.fixture(scope="module")
     def result() -> Any:
@@ -89,29 +83,28 @@ def frame(
 
     @pytest.mark.parametrize("mutant", mutants, ids=lambda mutant: mutant.name)
     def test_a_mutant_is_killed(mutant: Mutant, result: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        if mutant.fault is not None:
-            home, name = place(module, mutant.target)
-            monkeypatch.setattr(home, name, mutant.fault(getattr(home, name)))
-            if mutant.target == EMULATED:  # which the settings of an emulation that were checked once know already
-                monkeypatch.setattr(context, "_settings", functools.cache(context._settings.__wrapped__))
+        home, name = place(module, mutant.target)
+        monkeypatch.setattr(home, name, mutant.fault(getattr(home, name)))
+        if mutant.target == EMULATED:  # which the settings of an emulation that were checked once know already
+            monkeypatch.setattr(context, "_settings", functools.cache(context._settings.__wrapped__))
         faulty = mutant.result(experiment, result)
         for id in mutant.kills:
             failing(claim_of(experiment, id), faulty)
 
     def test_what_mutants_compute_holds_without_their_faults(result: Any) -> None:
         kills: dict[Any, set[str]] = {}
-        for mutant in computed:
+        for mutant in mutants:
             key = mutant.params, mutant.reuse
             kills.setdefault(key, set()).update(set(mutant.kills) - set(spared))
         for (params, reuse), ids in kills.items():
-            good = Mutant("none", (), params=params, reuse=reuse)
+            good = Mutant("none", (), "", lambda good: good, params, reuse)
             found = good.result(experiment, result) if params else result
             for id in sorted(ids):
                 holding(claim_of(experiment, id), found, absent)
 
     def test_every_claim_kills_a_mutant() -> None:
-        assert not {id for mutant in mutants for id in mutant.kills} & set(spared)
-        killing = {id for mutant in computed for id in mutant.kills}
+        killing = {id for mutant in mutants for id in mutant.kills}
+        assert not killing & set(spared)
         assert killing | set(spared) == {claim.id for claim in experiment.claims}
 
     @pytest.mark.parametrize("case", experiment.asks(asked or params), ids=lambda case: case.name)
@@ -123,38 +116,16 @@ def frame(
                 pytest.skip(str(error))
         forged(case, spared=[name for name in unforged if name in case.formats])
 
-    def test_table_and_figures(result: Any, tmp_path: Path) -> None:
+    def test_answer_table_and_figures(result: Any, tmp_path: Path) -> None:
         assert len({len(column) for column in experiment.rows(result).values()}) == 1
         in_chinese = experiment.title.zh != experiment.title.en  # whoever adds an experiment needs no other language
+        answer = experiment.answered(result)
+        assert answer is not None
+        assert not in_chinese or answer.zh != answer.en
         for figure in drawn(experiment, result, tmp_path):
             assert not in_chinese or words_left(figure) == []
 
     return {name: value for name, value in locals().items() if name == "result" or name.startswith("test_")}
-
-
-def changed(name: str, how: Callable[[np.ndarray], Any]) -> Callable[[Any], dict[str, Any]]:
-    """The change of a result whose array is what ``how`` makes of it, in place or anew."""
-
-    def change(result: Any) -> dict[str, Any]:
-        array = getattr(result, name).copy()
-        new = how(array)
-        return {name: array if new is None else new}
-
-    return change
-
-
-def put(name: str, at: Any, to: Any) -> Callable[[Any], dict[str, Any]]:
-    """The change of what stands at a place of an array: to a value, or to what a function makes of it."""
-
-    def write(array: np.ndarray) -> None:
-        array[at] = to(array[at]) if callable(to) else to
-
-    return changed(name, write)
-
-
-def plus(name: str, at: Any, by: Any) -> Callable[[Any], dict[str, Any]]:
-    """The change of what stands at a place of an array by a number."""
-    return put(name, at, lambda x: x + by)
 
 
 def name_of(module: Any) -> str:

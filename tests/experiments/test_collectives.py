@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from experiments.frame import Mutant, changed, frame
+from experiments.frame import Mutant, frame
 from fplab.experiments import collectives
 from fplab.experiments.collectives import CURVES, WAYS, E, curves, reduced, shown
 from fplab.experiments.figures import write_figures
@@ -41,7 +41,8 @@ MUTANTS = (
     Mutant("every rank decides for itself", ("skipping",), "reduced",
            lambda good: lambda halves, scales, policy: good(halves, scales, "alone"), params=TINY),
     Mutant("coarser wires", ("bounds", "formats", "stagnation"), "reduce_fast", coarser),
-    Mutant("FP32 errors a thousandth", ("bounds",), change=changed("errors", lambda x: x * 1e-3)),
+    Mutant("sums that FP64 adds", ("bounds",), "added",
+           lambda good: lambda given, curve: given.sum(axis=0, dtype=np.float64), params=TINY),
     Mutant("a tree in the place of a ring", ("depth", "formats", "stagnation"), "reduce_fast", by_a_tree),
     Mutant("averages in BF16", ("averaging",), "Wire", lambda good: lambda fmt: good("bf16"), reuse=("slopes",)),
 )  # fmt: skip

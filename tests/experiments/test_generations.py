@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from xarray import DataArray
 
-from experiments.frame import CELLS, Mutant, claim_of, failing, frame, put, record, repeats
+from experiments.frame import CELLS, Mutant, claim_of, failing, frame, record, repeats
 from fplab.experiments import generations
 from fplab.hardware.core_cases import lab_product
 from fplab.hardware.products import ONE_CHAIN
@@ -17,11 +17,6 @@ from fplab.reveal import SumTree
 
 QUICK = generations.E.quick
 SPECIFICATION = Path(__file__).resolve().parents[3] / "shared" / "spec" / "tensor-cores.md"
-
-
-def off(name: str, place: Any, value: Any = None) -> Any:
-    """One number replaced, or its lowest bit flipped."""
-    return put(name, place, (lambda bits: bits ^ 1) if value is None else value)
 
 
 HALF = ("fp16", "bf16")
@@ -43,13 +38,13 @@ MUTANTS = (
     Mutant("MI100 flushes", ("flushes",), CELLS, record("MI100", *HALF, subnormals="flushed")),
     Mutant("MI300X adds as MI100", ("amd_follows", "asymmetric", "amd_down", "amd_tiny"), CELLS,
            record("MI300X", *HALF, kind="pairwise", length=4, alignment_bits=0)),
-    Mutant("H100 multiplies as V100", ("half_hides_most",), "on_gpu",
+    Mutant("H100 multiplies as V100", ("half_hides_most", "follows"), "on_gpu",
            lambda on_gpu: lambda x, gpu, *sign: on_gpu(x, "V100" if gpu == "H100" else gpu, *sign)),
+    Mutant("A100's sums around c = 1 by H100", ("follows",), "sums_around_one",
+           lambda good: lambda p, exponent, gpu: good(p, exponent, "H100" if gpu == "A100" else gpu)),
     Mutant("not stored as FP16", ("half_hides_most",), "stored", lambda stored: lambda bits: bits),
     Mutant("an exact product by H100", ("exact_is_fsum",), "exactly",
            lambda good: lambda x: generations.on_gpu(x, "H100")),
-    Mutant("one bit of a sweep", ("follows",), change=off("sweep", (1, 3, 3))),
-    Mutant("one bit of a real product", ("follows",), change=off("real", (4, 20, 45))),
 )  # fmt: skip
 
 globals().update(frame(generations, QUICK, MUTANTS))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.frame import EMULATED, Mutant, changed, frame, record
+from experiments.frame import EMULATED, Mutant, frame, record
 from fplab.experiments import gpu_generations
 from fplab.nn import emulate
 
@@ -70,6 +70,27 @@ def backward_products(gpu: str, other: Callable[..., Any]) -> Callable[[Any], An
     return fault
 
 
+def first_layer_first(machine: type[gpu_generations.Machine]) -> type[gpu_generations.Machine]:
+    """Gradients in the order of the parameters."""
+
+    class Mutant(machine):  # type: ignore[misc, valid-type]
+        def step(self, batch: Any) -> Any:
+            tensors = super().step(batch)
+            return [*tensors[:4], *tensors[:3:-1]]
+
+    return Mutant
+
+
+def least_logit(machine: type[gpu_generations.Machine]) -> type[gpu_generations.Machine]:
+    """Each digit is read as the one that the model finds least likely."""
+
+    class Mutant(machine):  # type: ignore[misc, valid-type]
+        def answers(self) -> Any:
+            return np.concatenate([self.model(x).argmin(1).numpy() for x, _ in self.task.held_out()]).astype(np.uint8)
+
+    return Mutant
+
+
 def by_an_ulp_of_fp16(model: Any, count: int) -> None:
     """The first weight moved by 2^13 ulps of FP32."""
     next(model.parameters()).detach().numpy().ravel()[:1].view(np.uint32)[:] += 1 << 13
@@ -90,9 +111,12 @@ MUTANTS = (
            lambda good: lambda model, lr, momentum: good(model, 1e-3 * lr, momentum)),
     Mutant("V100's gradients with the other sign", ("growth", "noise", "changed_answers", "learning"),
            "fplab.nn.emulation.linear.Layer", backward_products("V100", lambda a, b, found: -found)),
-    Mutant("distances of another run", ("steps",), change=changed("distance", lambda x: np.roll(x, 1, axis=1))),
-    Mutant("shares of the tensors in the wrong order", ("steps",), change=changed("first", lambda x: x[..., ::-1])),
-    Mutant("answers of another run", ("steps",), change=changed("answers", lambda x: np.roll(x, 1, axis=1))),
+    Mutant("distances in the 1-norm", ("steps",), "norm",
+           lambda good: lambda x: float(np.abs(x, dtype=np.float64).sum()), params=TINY),
+    Mutant("shares of elements that differ by more than rounding", ("steps",), "differing",
+           lambda good: lambda x, y: float((~np.isclose(x, y)).mean()), params=TINY),
+    Mutant("gradients from the first layer to the last", ("steps",), "Machine", first_layer_first, params=TINY),
+    Mutant("answers of the least logit", ("steps",), "Machine", least_logit, params=TINY),
 )  # fmt: skip
 
 globals().update(frame(gpu_generations, SMALL, MUTANTS))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.frame import Mutant, frame, put
+from experiments.frame import Mutant, frame
 from experiments.trajectory_by_fractions import PassByFractions, updates
 from fplab.errors import LabError
 from fplab.experiments import trajectory
@@ -83,6 +83,11 @@ def larger_second(good: Any) -> Any:
     return wrong
 
 
+def spread_before(p: Any, pair: str) -> np.ndarray:
+    """How many digits the weights of the step before the last differ by."""
+    return trajectory.distances(*(trajectory.run_of(p, gpu).weights[:-1] for gpu in trajectory.PAIRS[pair]))[2]
+
+
 SUM, TIMES = (f"fplab.hardware.programs.Rounded.__{name}__" for name in ("add", "mul"))
 MUTANTS = (
     Mutant("truncating casts", ("torch_agrees",), "by_lab", in_lab(cast=truncating), params=TINY),
@@ -93,9 +98,13 @@ MUTANTS = (
     Mutant("exact matrix products", ("torch_agrees",), "run_of",
            lambda good: lambda p, gpu: trajectory.train(p, by_lab(gpu)._replace(product=exact)), params=TINY),
     Mutant("a V100 on A100's bits after the first update", ("torch_agrees",), "by_lab", on_another_gpu, params=TINY),
-    Mutant("one weight at the end", ("torch_agrees",), change=put("final", (0, 9000), 7)),
-    Mutant("a loss of another run", ("torch_agrees",), change=put("losses", (1, 60), 0.5)),
-    Mutant("an answer of another run", ("torch_agrees",), change=put("right", 0, 330)),
+    Mutant("weights of the step before the last", ("torch_agrees",), "final",
+           lambda good: lambda p, gpu: trajectory.run_of(p, gpu).weights[-2], params=TINY),
+    Mutant("losses of another GPU", ("torch_agrees",), "traced",
+           lambda good: lambda p, gpu: (*good(p, gpu)[:3], good(p, "A100")[3]), params=TINY),
+    Mutant("answers of the first weights", ("torch_agrees",), "answers",
+           lambda good: lambda p, gpu: trajectory.right(p, by_lab(gpu), trajectory.run_of(p, gpu).weights[0]),
+           params=TINY),
     Mutant("growth a step too late", ("loss_scale",), "Machine",
            lambda good: lambda scale, growth_interval: good(scale, growth_interval=growth_interval + 1), params=SHORT),
     Mutant("overflows that are not seen", ("skipped_steps",), "finite", lambda good: lambda x: True,
@@ -103,10 +112,11 @@ MUTANTS = (
     Mutant("a wrong backward pass", ("backward",), "forward_and_backward", larger_second, params=TINY),
     Mutant("a V100 on A100's bits", ("families_part",), "by_lab",
            lambda good: lambda gpu, plan=None: good("A100" if gpu == "V100" else gpu, plan), params=SHORT),
-    Mutant("distances one binade too high", ("families_part",),
-           change=lambda result: {"spread": np.roll(result.spread.values, 1, axis=1)}),
-    Mutant("a median of another step", ("families_part",),
-           change=lambda result: {"ulps": np.roll(result.ulps.values, 1, axis=1)}),
+    Mutant("distances of the step before the last", ("families_part",), "compared",
+           lambda good: lambda p, pair: (*good(p, pair)[:2], spread_before(p, pair)), reuse=("run_of",)),
+    Mutant("medians of the step before", ("families_part",), "compared",
+           lambda good: lambda p, pair: (good(p, pair)[0], np.roll(good(p, pair)[1], 1), good(p, pair)[2]),
+           reuse=("run_of",)),
     Mutant("a thirtieth of the rate", ("they_learn",), "learning_rate", lambda good: lambda p: 2.0**-10,
            params=NARROW),
     Mutant("a momentum that FP32 rounds", ("constants",), "MOMENTUM", lambda _: 0.9, params=TINY),

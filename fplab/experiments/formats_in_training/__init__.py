@@ -23,7 +23,7 @@ from ...hardware.products import ONE_CHAIN, QUESTION, TF32, Product
 from ...hardware.programs import program
 from ...hardware.tensors import TORCH, autocast_to, bits
 from ...words import CLAUSE, Text, joined, mark, say
-from ..frame import Experiment, Params, Result, one_threaded
+from ..frame import Experiment, Params, Result
 from ..outcomes import Outcome, Part, Sample, absent, failed, measured, passed, same_bits, verdict
 from ..panels import dots, line
 from ..quantities import Columns, above, derived, in_columns
@@ -66,7 +66,7 @@ TASKS = {"digits": "Digits, perceptron", "characters": "Characters, transformer"
 E = Experiment(
     "Formats in training",
     "Does a network learn as well in TF32, FP16, BF16 or FP8 as in FP32, and in which of them does it fail?",
-    budget=5.0,
+    budget=5.0, one_thread=True,
     full={"digits_width": 256, "digits_hidden": 2, "digits_lr": 0.1, "digits_momentum": 0.9, "digits_steps": 150,
           "digits_seeds": 8, "characters_steps": 200, "characters_seeds": 4, "characters_width": 64,
           "characters_context": 32, "characters_tested": 20_480, "baseline_seeds": 16},
@@ -218,7 +218,6 @@ def rows(r: Result) -> Columns:
 # --- claims: what was computed ----------------------------------------------------------------------------------
 @E.proved("digits, first seed: all steps of each policy, forward, backward, unscaling and update, are single "
           "casts, products and sums")  # fmt: skip
-@one_threaded
 def single_steps(r: Result) -> list[Part]:
     parts, p = list[Part](), r.p
     for policy in RECIPES:
@@ -246,7 +245,6 @@ def one_unit(r: Result) -> Outcome:
 
 
 @E.library("FP32 is plain torch: an independent loop gives the bits of every loss")
-@one_threaded
 def plain_torch(r: Result) -> Outcome:
     import torch
 

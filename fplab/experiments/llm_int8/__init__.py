@@ -19,7 +19,7 @@ from ... import draw, integers
 from ...hardware.cases import Arrays, Case, philox_bits
 from ...hardware.programs import program
 from ...words import CLAUSE, joined, say
-from ..frame import Experiment, Params, Result, one_threaded
+from ..frame import Experiment, Params, Result
 from ..outcomes import Outcome, Sample, absent, failed, measured, passed
 from ..panels import bars, heat, line, with_
 from ..quantities import Columns, above, beside, equal, in_columns, of, superior, together
@@ -278,7 +278,6 @@ def int32_sums(r: Result) -> Outcome:
 
 
 @E.proved("errors, losses and divergences are those of integer products called from outside the layers")
-@one_threaded
 def recounted(r: Result) -> Outcome:
     """Every error, loss and divergence of the first network by another route: its own layers call NumPy's products.
 

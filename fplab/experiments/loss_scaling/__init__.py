@@ -19,7 +19,7 @@ from ... import numeric
 from ...hardware.cases import Arrays, Case, philox_bits
 from ...hardware.programs import program
 from ...words import CLAUSE, joined, say
-from ..frame import Experiment, Params, Result, one_threaded
+from ..frame import Experiment, Params, Result
 from ..outcomes import Outcome, Status, failed, passed, same_bits, verdict
 from ..panels import line
 from ..quantities import beside, equivalent, of, superior
@@ -28,7 +28,8 @@ from .data import JOBS, KEPT, Trained, first_gradient, kept_steps, step_by_hand,
 
 SEEDED = ("2^0", "2^16", "FP32")  # the runs that every seed makes: unscaled, between underflow and overflow, without
 E = Experiment(
-    "Loss scaling", "At which loss scales does FP16 training work, and how does a dynamic scale find them?", budget=8.0,
+    "Loss scaling", "At which loss scales does FP16 training work, and how does a dynamic scale find them?",
+    budget=8.0, one_thread=True,
     # steps, batch, lr: of the autoencoder and of the classifier; every: binades between two scales; encoder: the widths
     # from 64 pixels to the code, which the decoder takes backwards; hidden: the classifier's; growth_interval: of the
     # dynamic scale (torch's default is 2,000, longer than these runs); gpu: whose matrix products, None: this machine's
@@ -99,7 +100,6 @@ def zeros_of_first(p: Params, loss_scale: str) -> np.ndarray:
 @E.proved(
     "In the first, a middle and the last step passes, unscaling, Adam and zeros by layer are of single casts and sums"
 )
-@one_threaded
 def steps(r: Result) -> Outcome:
     """The kept steps of every run of the first seed, and the shares of zeros by layer that are drawn of them."""
     from ...training.tasks import epochs

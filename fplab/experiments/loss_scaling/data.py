@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..frame import Params, one_threaded
+from ..frame import Params
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,7 +89,6 @@ class Trained(NamedTuple):
     kept: np.ndarray
 
 
-@one_threaded
 def train(job: Job, params: Params, which: int, scaler: Any, half: bool, seed: int = 0) -> Trained:
     """Train one network with a loss scaler, on one thread; Adam on the FP32 master weights."""
     from ... import nn as lab
@@ -134,7 +133,6 @@ def held(model: Any, optimizer: Any) -> list[np.ndarray]:
     return [np.array(x.numpy()) for x in found]
 
 
-@one_threaded
 def first_gradient(job: Job, params: Params, which: int) -> np.ndarray:
     """The gradient of the first batch's natural loss with respect to the outputs, before it is stored: float32."""
     from ... import nn as lab

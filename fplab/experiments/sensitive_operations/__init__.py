@@ -567,11 +567,11 @@ def first_class_loss(torch: Any, x: Values) -> Values:
     return torch.nn.functional.cross_entropy(x, target, reduction="none").unsqueeze(-1)
 
 
-def torch_half(op: Listed, x: np.ndarray, fmt: str, device: str = "cpu") -> np.ndarray:
+def torch_half(op: Listed, x: np.ndarray, fmt: str) -> np.ndarray:
     """torch's own operation on values in a half format: the bits of its result."""
     import torch
 
-    values = torch.from_numpy(np.array(x, np.float32)).to(device).to(getattr(torch, TORCH[fmt]))
+    values = torch.from_numpy(np.array(x, np.float32)).to(getattr(torch, TORCH[fmt]))
     return bits(TORCHS[op.name](torch, values))
 
 
