@@ -3,8 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,22 +71,3 @@ def forged(case: Case, meta: Any = H100, spared: Sequence[str] = ()) -> None:
             fakes.append(np.roll(array, 1))
         for fake in fakes:
             assert ended({**known, name: fake}) in (Status.FAIL, Status.DIFFERS), (case.name, name)
-
-
-def compute_with_little_installed(experiment: Any, params: str = "QUICK", **smaller: int) -> None:
-    """Every case is computed in a process that has numpy and torch, and neither numba, matplotlib nor ml_dtypes.
-
-    ``params``: the size, as an expression over the experiment's names; ``smaller``: what is smaller than there.
-    """
-    name = experiment.__name__.rpartition(".")[2]
-    code = (
-        "import dataclasses, sys\n"
-        "for name in ('numba', 'matplotlib', 'ml_dtypes'): sys.modules[name] = None\n"
-        f"import {experiment.__name__} as experiment\n"
-        "from fplab.experiments import load\n"
-        f"size = dataclasses.replace(experiment.{params}, **{smaller})\n"
-        f"for case in load({name!r}).asks(size): case.compute(case.inputs(), 'cpu')\n"
-        "print('done')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr

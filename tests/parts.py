@@ -18,7 +18,6 @@ PARTS = {
     "environments": (
         "test_publishing.py", "test_wheel.py", "test_portable.py", "test_strangers.py",
         "test_recorder.py::test_the_recorder_runs_from_a_bare_source_tree_with_numpy_and_torch_alone",
-        "experiments/test_*.py::test_*need_numpy_and_torch_alone", "experiments/test_*.py::test_*need_no_numba",
     ),
     "ranks": (
         "test_distributed.py", "test_parallel_gloo.py", "test_snippets.py::test_it_runs[fsdp]",

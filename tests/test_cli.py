@@ -94,15 +94,6 @@ def test_version_and_module() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"fplab {fplab.__version__}\n", "")
 
 
-def test_start_up_imports_nothing_heavy() -> None:
-    code = (
-        "import sys; from fplab import cli; cli.main([]); "
-        "print(sorted({'numpy', 'numba', 'torch', 'matplotlib', 'tqdm'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
 def test_list_shows_the_question(only_toy: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list"]) == 0
     text = capsys.readouterr().out

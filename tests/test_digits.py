@@ -1,8 +1,6 @@
 """The digits that are shipped are scikit-learn's, and the split is the one that is stated."""
 
 import hashlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -49,12 +47,3 @@ def test_the_file_is_small_and_its_licence_lies_beside_it() -> None:
     note = (FOLDER / "digits.txt").read_text(encoding="utf-8")
     for fact in ("Alpaydin", "Kaynak", "10.24432/C50P49", "CC BY 4.0", "Changes"):
         assert fact in note
-
-
-def test_digits_need_numpy_alone() -> None:
-    """In a fresh interpreter, neither torch nor numba nor scikit-learn is imported."""
-    code = (
-        "import sys; from fplab.training import digits as d; d(); print({'torch', 'numba', 'sklearn'} & {*sys.modules})"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"

@@ -2,8 +2,6 @@
 
 import dataclasses
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -145,8 +143,3 @@ def test_option_errors() -> None:
         get("H100").with_options(flor_rule="emax")
     with pytest.raises(LabError, match="floor_rule='max' is not possible for kind='block'; allowed: 'emax', 'ze"):
         get("H100").with_options(floor_rule="max")
-
-
-def test_records_import_without_numba() -> None:
-    script = "import sys; sys.modules['numba'] = None; import fplab.tensorcore.models, fplab.hardware.corpus"
-    subprocess.run([sys.executable, "-c", script], check=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 import sys
 import unicodedata
 from collections import Counter
@@ -90,8 +89,3 @@ def test_a_drawing_of_the_most_passes_is_quick():
 def test_a_term_beyond_every_float_is_refused_in_words(term):
     with pytest.raises(LabError, match=r"is beyond fp16, whose largest value is 65504\."):
         accumulation.render(accumulation.State(term=term))
-
-
-def test_the_tree_beside_a_format_needs_no_kernel():
-    code = "import sys; from fplab.widgets import bits; bits.render(bits.chosen(bits.State(), 0, 'dynamic_tree'))"
-    subprocess.run([sys.executable, "-c", f"{code}; assert 'numba' not in sys.modules"], check=True)

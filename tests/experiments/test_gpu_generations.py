@@ -1,7 +1,5 @@
 """The experiment on one training run on three GPUs: mutants of its runs, and what its cases ask."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -135,20 +133,3 @@ def test_gpu_cases_ask_for_the_products_of_a_step() -> None:
         assert bool(case.open) is ("= 64" not in case.name)
         volta, hopper = (case.emulate(given, {"kind": "cuda", "device": name})["d"] for name in DEVICES)
         assert case.name.endswith("fp16") or (volta != hopper).any(), "a GPU must be able to tell the models apart"
-
-
-def test_the_operands_need_no_numba() -> None:
-    code = """
-import sys
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("numba", "llvmlite", "matplotlib"):
-            raise ImportError(f"{name} is blocked")
-sys.meta_path.insert(0, Blocked())
-from fplab.experiments import gpu_generations
-for case in gpu_generations.E.asks(gpu_generations.E.quick):
-    print(case.name, sorted(case.inputs()))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 2 * len(gpu_generations.NAMES)

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from gpu_cases import compute_with_little_installed
 
 from experiments.frame import Mutant, frame
 from fplab.experiments import llm_int8
@@ -78,7 +77,3 @@ def test_divergence_is_the_definition() -> None:
     p, q = (x / x.sum(axis=1, keepdims=True) for x in (p, q))
     assert planting.divergence(a, b) == pytest.approx((p * np.log(p / q)).sum(axis=1).mean(), rel=1e-12)
     assert planting.divergence(a, a) == 0
-
-
-def test_its_cases_need_numpy_and_torch_alone() -> None:
-    compute_with_little_installed(llm_int8, "E.quick")

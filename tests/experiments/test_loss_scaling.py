@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_cases import compute_with_little_installed
 from torch import nn
 
 import fplab
@@ -171,7 +170,3 @@ def test_gpu_cases_see_every_outcome() -> None:
     assert all(((after > before).any(), (after < before).any(), (after == before).any()))
     assert np.isfinite(after).all()
     assert 0 < unscale.compute(unscale.inputs(), "cpu")["found"].mean() < 1
-
-
-def test_cases_need_numpy_and_torch_alone() -> None:
-    compute_with_little_installed(loss_scaling, "E.quick")

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpu_cases import compute_with_little_installed
 
 import fplab
 from experiments.frame import Mutant, frame
@@ -109,7 +108,3 @@ def test_torchs_update_of_a_half_weight_is_rounded_twice() -> None:
         exactly = fplab.encode(w + g * np.float64(np.float32(-master_weights.LR)), fmt)
         apart += int((exactly != results[fmt]).sum())
     assert 0 < apart < 200
-
-
-def test_cases_need_numpy_and_torch_alone() -> None:
-    compute_with_little_installed(master_weights, "E.quick")

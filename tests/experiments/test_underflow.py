@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_cases import compute_with_little_installed
 
 import fplab
 from experiments.frame import Mutant, frame
@@ -159,7 +158,3 @@ def test_e4m3_overflow_depends_on_torchs_version() -> None:
     inputs = {"gradients": np.float32([1000]).view(np.uint32), "scales": np.float32([[1]]).view(np.uint32)}
     for version, code in (("2.13.0+cpu", 0x7E), ("2.12.1", 0x7F)):
         assert case.emulate(inputs, {"torch": version})["e4m3"].tolist() == [[code]]
-
-
-def test_cases_need_numpy_and_torch_alone() -> None:
-    compute_with_little_installed(underflow, "E.quick", epochs=1, sample=16)

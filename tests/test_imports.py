@@ -1,0 +1,51 @@
+"""What a use of the package imports, and what it works without: each in a process of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+from fplab.nn import recipes
+
+# A use, and the libraries that it does not import.
+LIGHT = [
+    ("import fplab", "matplotlib numba torch"),
+    ("dir(fplab), dir(fplab.nn), fplab.__doc__, fplab.nn.__doc__, fplab.training.__doc__", "matplotlib numba torch"),
+    ("fplab.add(1, 2, 'fp16')", "matplotlib torch"),
+    ("fplab.cli.main([])", "matplotlib numba numpy torch tqdm"),
+    ("fplab.memory.estimate('llama3-405b', gpus=512, zero=3).table()", "matplotlib numba numpy torch"),
+    ("fplab.training.digits()", "numba sklearn torch"),
+    ("import fplab.formats", "ml_dtypes torch"),
+    ("from fplab.widgets import bits; bits.render(bits.chosen(bits.State(), 0, 'dynamic_tree'))", "numba"),
+    ("import fplab.draw.histogram, fplab.draw.numberline, fplab.draw.strip, fplab.draw.style as style\n"
+     "with style.themed('dark'): style.new_figure().subplots()", "matplotlib.pyplot"),
+]  # fmt: skip
+
+# The libraries that are missing, and what a use prints all the same.
+WITHOUT = [
+    ("numba", "import fplab.tensorcore.models, fplab.hardware.corpus", []),
+    ("matplotlib ml_dtypes numba torch",
+     "print(*(table.sha256[:8] for table in (fplab.codebooks.dynamic(), fplab.codebooks.linear())))\n"
+     "print(len(fplab.codebooks.dynamic_tree()))", ["e732639a", "80bf4c55", "243"]),
+    ("torch", "from fplab.nn.recipes import RECIPES\n"
+     "print(*(name for name in RECIPES if fplab.memory.estimate('gpt2', recipe=name).total))", [*recipes.RECIPES]),
+    ("matplotlib ml_dtypes numba torch", "import fplab.experiments.formats as formats\n"
+     "print(formats.E.asks(formats.E.quick)[3].inputs()['codes'].size)", ["256"]),
+]  # fmt: skip
+
+
+def printed(code: str) -> list[str]:
+    code = f"import sys; import fplab.cli\n{code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(("use", "heavy"), LIGHT)
+def test_nothing_heavy_is_imported_before_it_is_needed(use: str, heavy: str) -> None:
+    assert printed(f"{use}\nprint('imported:', *{{*{heavy.split()}}} & {{*sys.modules}})")[-1] == "imported:"
+
+
+@pytest.mark.parametrize(("missing", "use", "wanted"), WITHOUT)
+def test_what_needs_little_works_where_little_is_installed(missing: str, use: str, wanted: list[str]) -> None:
+    assert printed(f"sys.modules.update(dict.fromkeys({missing.split()}))\n{use}") == wanted
