@@ -14,6 +14,7 @@ from parts import examples
 from prove.grid import grid
 from prove.operations import BINARY, OPERATIONS, Table, exact_result, rounded
 from prove.shares import words_of
+from refusals import refuses
 
 import fplab
 from fplab import exact
@@ -241,8 +242,7 @@ def test_flags_are_the_operations_own() -> None:
     """0.1 is no FP16 number: it is rounded first, silently; with ``strict`` it is refused."""
     assert int(fplab.add(0.1, 0, "fp16", flags=True)[1]) == 0
     assert fplab.add(0.1, 0, "fp16") == fplab.quantize(0.1, "fp16")
-    with pytest.raises(LabError, match=r"operand 0: it is 0\.1, which fp16 cannot represent"):
-        fplab.add(0.1, 0, "fp16", strict=True)
+    refuses(lambda: fplab.add(0.1, 0, "fp16", strict=True), r"operand 0: it is 0\.1, which fp16 cannot represent")
 
 
 def test_an_infinite_operand_is_no_overflow() -> None:
@@ -304,8 +304,7 @@ def test_operands_broadcast_and_mix_dtypes() -> None:
 
 
 def test_formats_of_more_than_32_bits_are_refused() -> None:
-    with pytest.raises(LabError, match="fp64 has 64 bits; arithmetic covers formats of at most 32"):
-        fplab.add(1, 2, "fp64")
+    refuses(lambda: fplab.add(1, 2, "fp64"), "fp64 has 64 bits; arithmetic covers formats of at most 32")
 
 
 @pytest.mark.parametrize("fmt", ["e3m2", "e2m3", "e2m1"])
@@ -319,8 +318,7 @@ def test_nan_where_there_is_none(fmt: str) -> None:
             fplab.eq(x, 1, fmt)
         assert fplab.add(x, 1, fmt, nan="zero")[0] == 1
         assert fplab.add(x, -1, fmt, nan="max")[0] == fplab.sub(get(fmt).max, 1, fmt)
-    with pytest.raises(LabError, match=f"element 0 gives NaN, and {fmt} has none"):
-        fplab.div(0, 0, fmt)
+    refuses(lambda: fplab.div(0, 0, fmt), f"element 0 gives NaN, and {fmt} has none")
     assert fplab.div(0, 0, fmt, nan="zero") == 0
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 from tensorcore_cases import exact_bits
 
-from fplab.errors import LabError
 from fplab.hardware import corpus
 from fplab.tensorcore import dot, matmul
 from fplab.tensorcore.models import Status
@@ -79,16 +79,12 @@ def test_a_wrong_model_is_caught() -> None:
 
 
 def test_errors(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="there is no folder"):
-        list(corpus.cells(tmp_path / "nowhere"))
-    with pytest.raises(LabError, match="is not the recorded data set"):
-        list(corpus.cells(tmp_path))
+    refuses(lambda: list(corpus.cells(tmp_path / "nowhere")), "there is no folder")
+    refuses(lambda: list(corpus.cells(tmp_path)), "is not the recorded data set")
     folder = tmp_path / "H100" / "fp16"
     folder.mkdir(parents=True)
     (folder / "d_H100_fp32.txt").write_text("0" * 32 + "\n")
-    with pytest.raises(LabError, match="cannot read"):
-        list(corpus.cells(tmp_path))
+    refuses(lambda: list(corpus.cells(tmp_path)), "cannot read")
     for name in ("a_H100_fp16", "b_H100_fp16"):
         (folder / f"{name}.txt").write_text("3f800000 3f800000\n3f800000\n")
-    with pytest.raises(LabError, match="is damaged"):
-        list(corpus.cells(tmp_path))
+    refuses(lambda: list(corpus.cells(tmp_path)), "is damaged")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 import fplab
 from fplab import course, language
-from fplab.errors import LabError
 from fplab.experiments.outcomes import absent
 from fplab.experiments.table import Row
 from fplab.widgets import bits, evidence, lossscale
@@ -127,10 +127,8 @@ def test_a_figure_is_as_dark_as_jupyterlab():
 
 def test_a_figure_that_is_not_there_says_how_to_draw_it(monkeypatch, tmp_path):
     monkeypatch.setattr(course, "folders", lambda: (tmp_path,))
-    with pytest.raises(LabError, match=r"no figure of 'underflow'.*fplab run underflow draws it"):
-        course.figure("underflow")
-    with pytest.raises(LabError, match="Did you mean 'underflow'"):
-        course.figure("underflows")
+    refuses(lambda: course.figure("underflow"), r"no figure of 'underflow'.*fplab run underflow draws it")
+    refuses(lambda: course.figure("underflows"), "Did you mean 'underflow'")
 
 
 def test_claims_are_those_of_the_experiment():

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from fplab.errors import LabError
 from fplab.hardware import cuda, instruction_cases, instructions, nvrtc, operands, scalars, software, standin, tiles
@@ -56,8 +57,7 @@ def test_wgmma_needs_sm_90a(compiler: nvrtc.NVRTC) -> None:
 def test_what_does_not_compile_is_an_error_with_the_log(compiler: nvrtc.NVRTC) -> None:
     with pytest.raises(LabError, match=r'(?s)cannot compile bad.cu for sm_80: .*identifier "x" is undefined'):
         compiler.compile("__global__ void f() { x = 1; }", "sm_80", "bad.cu")
-    with pytest.raises(LabError, match=r"cannot compile kernel.cu for sm_12: NVRTC_ERROR_INVALID_OPTION"):
-        compiler.compile("", "sm_12")
+    refuses(lambda: compiler.compile("", "sm_12"), r"cannot compile kernel.cu for sm_12: NVRTC_ERROR_INVALID_OPTION")
     assert compiler.version >= (12, 0)
     assert {80, 89, 90} <= set(compiler.architectures)
 
@@ -65,8 +65,7 @@ def test_what_does_not_compile_is_an_error_with_the_log(compiler: nvrtc.NVRTC) -
 def test_a_missing_compiler_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(nvrtc.PATH_VARIABLE, str(tmp_path / "libnvrtc.so.99"))
     nvrtc.load.cache_clear()
-    with pytest.raises(LabError, match=r"NVRTC is not here: pip install nvidia-cuda-nvrtc.*libnvrtc.so.99"):
-        nvrtc.compile("", "sm_80")
+    refuses(lambda: nvrtc.compile("", "sm_80"), r"NVRTC is not here: pip install nvidia-cuda-nvrtc.*libnvrtc.so.99")
     nvrtc.load.cache_clear()
 
 
@@ -84,8 +83,7 @@ def test_the_library_of_torchs_own_cuda_comes_first(monkeypatch: pytest.MonkeyPa
 
 def test_names_are_unique_and_unknown_ones_get_a_suggestion() -> None:
     assert len(BY_NAME) == len(TABLE) + len(SCALARS)
-    with pytest.raises(LabError, match=r"Did you mean 'mma.m16n8k16 fp16->fp32'"):
-        instructions.get("mma.m16n8k16 fp16->fp31")
+    refuses(lambda: instructions.get("mma.m16n8k16 fp16->fp31"), r"Did you mean 'mma.m16n8k16 fp16->fp32'")
 
 
 # --- the layout of fragments ---------------------------------------------------------------------------------------
@@ -332,11 +330,9 @@ def test_without_a_driver_or_a_gpu_the_message_says_so(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(cuda, "LIBRARIES", ("libcuda-of-nowhere.so.1",))
     cuda.driver.cache_clear()
-    with pytest.raises(LabError, match=r"the CUDA driver cannot be loaded: libcuda-of-nowhere.so.1"):
-        cuda.driver()
+    refuses(lambda: cuda.driver(), r"the CUDA driver cannot be loaded: libcuda-of-nowhere.so.1")
     if not torch.cuda.is_available():
-        with pytest.raises(LabError, match="no CUDA device is present"):
-            cuda.Gpu("cuda")
+        refuses(lambda: cuda.Gpu("cuda"), "no CUDA device is present")
 
 
 def test_wrong_tiles_are_refused() -> None:
@@ -346,8 +342,7 @@ def test_wrong_tiles_are_refused() -> None:
     assert not tiles.product(one, a, b, c, "cpu", launcher).any()
     with pytest.raises(LabError, match="takes fp16, fp16 and fp32; given uint32, uint16, uint32"):
         tiles.product(one, a.astype(np.uint32), b, c, "cpu", launcher)
-    with pytest.raises(LabError, match="cannot take tiles of shapes"):
-        tiles.product(one, a[:, :, :8], b[:, :, :8], c, "cpu", launcher)
+    refuses(lambda: tiles.product(one, a[:, :, :8], b[:, :, :8], c, "cpu", launcher), "cannot take tiles of shapes")
     shared = instructions.get("wgmma.m64n8k16 fp16->fp32 from shared memory")
     a, b, c = (np.zeros((1, n, 17 * 16), np.uint16) for n in (64, 8, 64))
     with pytest.raises(LabError, match="takes at most 256 products here; given 272"):

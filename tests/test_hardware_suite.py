@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_cases import forged
+from refusals import refuses
 
 from fplab.errors import LabError
 from fplab.experiments import recorder
@@ -87,11 +88,9 @@ def test_the_whole_suite_is_small(where: dict[str, Any]) -> None:
 
 
 def test_unknown_parts_are_refused() -> None:
-    with pytest.raises(LabError, match=r"unknown part of the hardware suite 'mna'.*Did you mean 'mma'"):
-        suite.cases("mna")
+    refuses(lambda: suite.cases("mna"), r"unknown part of the hardware suite 'mna'.*Did you mean 'mma'")
     known = r"unknown experiment 'wgma'. Allowed: formats.*wgmma, device. Did you mean 'wgmma'"
-    with pytest.raises(LabError, match=known):
-        recorder.known_to_record(["wgma"])
+    refuses(lambda: recorder.known_to_record(["wgma"]), known)
 
 
 def test_what_is_most_worth_having_is_recorded_first() -> None:

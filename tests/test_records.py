@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import refusals
+from refusals import refuses
 
 from fplab.errors import LabError
 from fplab.hardware import environment, records
@@ -102,8 +103,7 @@ def test_every_flipped_byte_is_refused() -> None:
 def test_a_changed_record_is_refused(change: object, reason: str) -> None:
     arrays = members(records.pack(a_record()))
     change(arrays)  # type: ignore[operator]
-    with pytest.raises(LabError, match=reason):
-        records.unpack(packed(arrays))
+    refuses(lambda: records.unpack(packed(arrays)), reason)
 
 
 def newer(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -115,26 +115,22 @@ def test_an_index_that_names_what_is_not_there_is_refused() -> None:
     arrays = members(records.pack(a_record()))
     del arrays["squares/in/x"], arrays[records.CHECKSUM]
     arrays[records.CHECKSUM] = records._checksum(arrays)
-    with pytest.raises(LabError, match=r"its index of cases is not one of fplab's: 'squares/in/x'"):
-        records.unpack(packed(arrays))
+    refuses(lambda: records.unpack(packed(arrays)), r"its index of cases is not one of fplab's: 'squares/in/x'")
 
 
 def test_signed_arrays_are_refused_both_ways() -> None:
     wrong = RecordedCase("c", {"x": np.arange(3)}, {"y": np.arange(3, dtype=np.uint8)}, {"y": "e4m3"})
-    with pytest.raises(LabError, match=r"c/in/x is int64; a record holds raw bits: unsigned integers only"):
-        records.pack(a_record(wrong))
+    refuses(lambda: records.pack(a_record(wrong)), r"c/in/x is int64; a record holds raw bits: unsigned integers only")
     arrays = members(records.pack(a_record()))
     arrays["squares/in/x"] = arrays["squares/in/x"].astype(np.float32)
     arrays[records.CHECKSUM] = records._checksum(arrays)
-    with pytest.raises(LabError, match=r"squares/in/x is float32"):
-        records.unpack(packed(arrays))
+    refuses(lambda: records.unpack(packed(arrays)), r"squares/in/x is float32")
 
 
 def test_pickles_are_never_loaded(tmp_path: Path) -> None:
     path = tmp_path / "evil.npz"
     np.savez(path, **{records.META: np.array([{"a": 1}], dtype=object)})  # type: ignore[arg-type]
-    with pytest.raises(LabError, match=r"holds Python objects, which are never loaded"):
-        records.read(path)
+    refuses(lambda: records.read(path), r"holds Python objects, which are never loaded")
 
 
 @pytest.mark.parametrize(("data", "reason"),
@@ -144,16 +140,14 @@ def test_pickles_are_never_loaded(tmp_path: Path) -> None:
 def test_other_files_are_refused_by_name(tmp_path: Path, data: bytes, reason: str) -> None:
     path = tmp_path / "foreign.npz"
     path.write_bytes(data)
-    with pytest.raises(LabError, match=f"foreign.npz' is refused: it is {reason}"):
-        records.read(path)
+    refuses(lambda: records.read(path), f"foreign.npz' is refused: it is {reason}")
 
 
 def test_a_zip_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "foreign.npz"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("readme.txt", "hello")
-    with pytest.raises(LabError, match=r"none of fplab's: there is no 'fplab_meta'"):
-        records.read(path)
+    refuses(lambda: records.read(path), r"none of fplab's: there is no 'fplab_meta'")
 
 
 def test_a_pipe_in_a_folder_of_records_is_refused_and_not_waited_for(tmp_path: Path) -> None:

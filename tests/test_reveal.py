@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 import fplab
 from fplab import sums, tensorcore
@@ -104,8 +105,7 @@ def test_one_term() -> None:
 
 @pytest.mark.parametrize("wrong", [(0, 2), (0, 0), (0, (1,)), (1, 2), (0, "1"), ((), 0), (0, 1.0)])
 def test_nested_tuples_that_are_no_tree(wrong: Any) -> None:
-    with pytest.raises(LabError, match=r"term number|once each"):
-        SumTree.of(wrong)
+    refuses(lambda: SumTree.of(wrong), r"term number|once each")
 
 
 def test_text() -> None:
@@ -131,8 +131,7 @@ def test_sizes_of_no_tree() -> None:
 
 
 def test_fold_wants_a_term_for_every_leaf() -> None:
-    with pytest.raises(LabError, match=r"adds 3 terms, and 2 are given"):
-        SumTree.of(sequential(3)).fold([1.0, 2.0], BINARY)
+    refuses(lambda: SumTree.of(sequential(3)).fold([1.0, 2.0], BINARY), r"adds 3 terms, and 2 are given")
 
 
 def test_long_chains_do_not_recurse() -> None:
@@ -175,8 +174,7 @@ def test_the_labs_dot_products_in_all_formats(fmt: str) -> None:
 def test_kahans_sum_loses_what_neumaiers_keeps() -> None:
     """A term as large as M carries Kahan's correction away, and his sum has the tree of a loop."""
     assert reveal_order(lambda x: sums.sum(x, "fp32", "kahan"), 11) == SumTree.of(sequential(11))
-    with pytest.raises(LabError, match="loses nothing"):
-        reveal_order(lambda x: sums.sum(x, "fp32", "neumaier"), 11)
+    refuses(lambda: reveal_order(lambda x: sums.sum(x, "fp32", "neumaier"), 11), "loses nothing")
 
 
 def test_stochastic_rounding_has_an_order_too() -> None:
@@ -353,8 +351,7 @@ def test_an_order_that_changes_is_refused() -> None:
     def restless(x: np.ndarray) -> np.floating[Any]:
         return x.sum() if next(calls) < 40 else np.add.accumulate(x)[-1]
 
-    with pytest.raises(LabError, match=r"no fixed order|does not add in one order"):
-        reveal_order(restless, 24)
+    refuses(lambda: reveal_order(restless, 24), r"no fixed order|does not add in one order")
 
 
 @pytest.mark.parametrize(
@@ -370,8 +367,7 @@ def test_an_order_that_changes_is_refused() -> None:
     ],
 )
 def test_bad_arguments(arguments: dict[str, Any], text: str) -> None:
-    with pytest.raises(LabError, match=text):
-        reveal_order(np.sum, **arguments)
+    refuses(lambda: reveal_order(np.sum, **arguments), text)
 
 
 def test_a_result_that_cannot_count_so_far() -> None:
@@ -401,8 +397,7 @@ def test_drawings(tmp_path: Path) -> None:
         assert len(stems) == 24 + 2  # one from each term and from each node below the root
         save(figure, tmp_path / "tree.svg", "dark")
         sum_tree(figure.add_subplot(), SumTree.of(0))
-        with pytest.raises(LabError, match=r"513 terms; at most 512"):
-            sum_tree(ax, SumTree.of(tuple(range(513))))
+        refuses(lambda: sum_tree(ax, SumTree.of(tuple(range(513)))), r"513 terms; at most 512")
 
 
 def test_no_two_lines_cross() -> None:

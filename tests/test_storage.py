@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toy
+from refusals import refuses
 from withstand import apart
 
 from fplab import copying, course, machine_code, pages, storage
@@ -113,12 +114,9 @@ def test_a_name_that_no_file_can_have_is_refused_before_any_work(name: str, tmp_
     ):
         with pytest.raises(storage.WriteError, match=r"cannot write '.*\\(x00|ud800).*': no file can have that name\."):
             write()
-    with pytest.raises(LabError, match=r"cannot read record '.*': .*\."):
-        records.read(path)
-    with pytest.raises(LabError, match=r"there is no folder '.*' with records"):
-        records.records_in(path)
-    with pytest.raises(LabError, match=r"is no checkpoint of a training run, or a damaged one"):
-        checkpoints.load(path, {})
+    refuses(lambda: records.read(path), r"cannot read record '.*': .*\.")
+    refuses(lambda: records.records_in(path), r"there is no folder '.*' with records")
+    refuses(lambda: checkpoints.load(path, {}), r"is no checkpoint of a training run, or a damaged one")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -387,8 +385,7 @@ def test_no_reader_waits_for_the_other_end_of_a_pipe(
     signal.alarm(60)
     try:
         if isinstance(want, str):
-            with pytest.raises(LabError, match=want):
-                read(tmp_path)
+            refuses(lambda: read(tmp_path), want)
         else:
             assert read(tmp_path) == want
     finally:
@@ -409,12 +406,10 @@ CRAFTED = [
 
 @pytest.mark.parametrize(("crafted", "why"), CRAFTED)
 def test_a_crafted_archive_is_refused_in_words(crafted: bytes, why: str, tmp_path: Path) -> None:
-    with pytest.raises(LabError, match=why):
-        read_arrays(crafted, 1 << 20)
+    refuses(lambda: read_arrays(crafted, 1 << 20), why)
     path = tmp_path / "crafted.npz"
     path.write_bytes(crafted)
-    with pytest.raises(LabError, match=r"crafted.npz' is refused: "):
-        records.read(path)
+    refuses(lambda: records.read(path), r"crafted.npz' is refused: ")
     with pytest.raises(LabError, match=r"crafted.npz' is no checkpoint of a training run, or a damaged one \(.*\); "):
         checkpoints.load(path, {})
 
@@ -433,8 +428,7 @@ def test_what_is_compressed_otherwise_is_refused() -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_BZIP2) as file:
         file.writestr("x.npy", npy(CLAIMS % 3, b"123"))
-    with pytest.raises(LabError, match="compressed in a way that NumPy does not use"):
-        read_arrays(buffer.getvalue(), 1 << 20)
+    refuses(lambda: read_arrays(buffer.getvalue(), 1 << 20), "compressed in a way that NumPy does not use")
 
 
 def checkpoint(state: object, **arrays: np.ndarray) -> bytes:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from refusals import refuses
 
 import fplab
 from fplab import plans, roundings
@@ -147,8 +148,7 @@ except fplab.LabError as error:
 )  # fmt: skip
 def test_a_row_that_cannot_be_is_refused_by_its_name(change, message) -> None:
     row = dataclasses.replace(ROWS[2], name="X100", **change)
-    with pytest.raises(LabError, match=rf"^fplab/tensorcore/gpus\.py, row X100: {message}"):
-        models._of_row(row)
+    refuses(lambda: models._of_row(row), rf"^fplab/tensorcore/gpus\.py, row X100: {message}")
 
 
 # --- an algorithm -----------------------------------------------------------------------------------------------------
@@ -221,8 +221,7 @@ assert np.array_equal(product.numpy(), tensorcore.matmul(a, b, gpu=model))
 def test_a_file_without_an_algorithm_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(units.named("fma").__class__.__module__ + ".UNIT")
     units.named.cache_clear()
-    with pytest.raises(LabError, match=r"^fplab/tensorcore/units/fma\.py has no UNIT"):
-        units.of(get("A100", "fp64"))
+    refuses(lambda: units.of(get("A100", "fp64")), r"^fplab/tensorcore/units/fma\.py has no UNIT")
 
 
 # --- a rounding -------------------------------------------------------------------------------------------------------

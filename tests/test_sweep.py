@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sweep_ranks
+from refusals import refuses
 from withstand import apart
 
 from fplab import cli
-from fplab.errors import LabError
 from fplab.training import fit, sweeps
 from fplab.training.sweep_command import seeds_in, summary
 
@@ -191,12 +191,10 @@ def test_results_of_other_settings_and_damaged_ones_are_refused(tmp_path: Path) 
     cell = sweeps.Cell("sweep_ranks:SMALL", "fp32", 0, 1, None)
     cell.compute(tmp_path, 1)
     other = sweeps.Cell("sweep_ranks:SMALL", "fp32", 0, 2, None)
-    with pytest.raises(LabError, match=r"is a result of another run: steps is 1 in the file and 2 here\."):
-        other.result(tmp_path)
+    refuses(lambda: other.result(tmp_path), r"is a result of another run: steps is 1 in the file and 2 here\.")
     path = cell.file(tmp_path)
     path.write_text(path.read_text().replace('"stopped": ""', '"stopped": "x"'))
-    with pytest.raises(LabError, match=r"is no result of a sweep, or a damaged one \(.* of something else\); del"):
-        cell.result(tmp_path)
+    refuses(lambda: cell.result(tmp_path), r"is no result of a sweep, or a damaged one \(.* of something else\); del")
 
 
 def test_seeds_and_the_spread_of_one() -> None:

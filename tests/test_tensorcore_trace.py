@@ -4,9 +4,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from refusals import refuses
 from tensorcore_cases import bits, distinct, operand
 
-from fplab.errors import LabError
 from fplab.tensorcore import dot, get, trace
 
 
@@ -65,7 +65,5 @@ def test_text_and_errors() -> None:
     text = str(trace([1.0, 2.0], [1.0, 2.0], 0.5, gpu="V100"))
     assert "V100 mma.k4 fp16->fp32" in text
     assert "k=1  4 shift" in text
-    with pytest.raises(LabError, match="int8 has no blocks to trace"):
-        trace([1], [1], inputs="int8")
-    with pytest.raises(LabError, match=r"both must be \(K,\)"):
-        trace([1.0], [1.0, 2.0])
+    refuses(lambda: trace([1], [1], inputs="int8"), "int8 has no blocks to trace")
+    refuses(lambda: trace([1.0], [1.0, 2.0]), r"both must be \(K,\)")
