@@ -25,17 +25,17 @@ EXPECTED = {
         fields bf16-loses-3 sizes fp32-partials small-gradients gradient-times-lr
         adam-written-out same-accuracy fp16-or-bf16 straight-through eight-bit-step three-quarters blockwise tree
         table-and-search per-billion bloom-bytes recomputation collectives replicas pipeline zero fp8-formats mx-scale
-        mx-round-up nvfp4-ingredients four-over-six
+        mx-round-up nvfp4-ingredients four-over-six bf16-support overfitting bf16-loop extrema layer-by-layer
     """,
     Verdict.LOOSE: """
         ranges fp16-exponents generations all-underflow master-copy amp-loop decay-is-l2 compute-and-storage
         pytorch-names
         llm-int8-slower int4-on-turing int8-values percentile-calibration block-maximum stable-embedding one-one-two
-        six-billion bloom-cards memory-halved intermediates offloading tensor-parallel fp8-promotion
+        six-billion bloom-cards memory-halved intermediates offloading tensor-parallel fp8-promotion eight-bit-as-good
     """,
     Verdict.WRONG: """
         bf16-finer fp16-below bf16-like-fp32 int8-bytes int4-training histogram-shift all-but-master training-shares
-        dynamic-map
+        dynamic-map half-partials
     """,
     Verdict.UNTRIED: "half-is-faster",
 }
@@ -145,6 +145,7 @@ def first_code_flipped(good):
 
 SWAPPED = {"fp16": "bf16", "bf16": "fp16"}
 ONES = np.ones(64, np.float32)
+LOSSES = [{"states": s, "final_loss": "3.0", "unstable": "false"} for s in ("32-bit", "dynamic + blocks", "linear")] * 2
 POINTS = [{"bits": "4", "right": "0.9", "right_fp32": "0.91"}] * 2
 BITS, TRAINING, OPTIMIZERS = "fplab.claims.bits", "fplab.claims.training", "fplab.claims.optimizers"
 QUANTISATION, MEMORY, PARALLEL = "fplab.claims.quantisation", "fplab.claims.memory", "fplab.claims.parallel"
@@ -162,6 +163,8 @@ MUTANTS = {  # of each claim another world, in which its verdict is another
     "fp16-exponents": (f"{BITS}.get", lambda good: lambda name: good("bf16")),
     "int4-training": (f"{BITS}.stored", lambda good: lambda x, how: x),
     "generations": (f"{BITS}.quantize", times(0.5)),
+    "bf16-support": (f"{BITS}.has", returning(True)),
+    "half-partials": (f"{TRAINING}.fp16", lambda good: np.asarray),
     "fp32-partials": (f"{TRAINING}.dot", times(1.01)),
     "all-underflow": (f"{TRAINING}.add", returning((0, UNDERFLOW))),
     "small-gradients": (f"{TRAINING}.sample", returning(ONES)),
@@ -176,6 +179,9 @@ MUTANTS = {  # of each claim another world, in which its verdict is another
     "amp-loop": ("torch.nn.Linear", lambda good: lambda *sizes: good(*sizes).half()),
     "adam-written-out": ("torch.optim.AdamW", lambda good: torch.optim.Adam),
     "decay-is-l2": (f"{OPTIMIZERS}.one_step", returning(1.9)),
+    "overfitting": ("torch.optim.AdamW", lambda good: lambda p, lr, weight_decay: good(p, lr=lr)),
+    "bf16-loop": ("torch.nn.Linear", lambda good: lambda *sizes: good(*sizes).bfloat16()),
+    "eight-bit-as-good": (f"{QUANTISATION}.rows_of", returning(LOSSES)),
     "llm-int8-slower": (f"{QUANTISATION}.BLOOM_TIMES", constant((((100, 100), (118, 119)),))),
     "int4-on-turing": (f"{QUANTISATION}.rows_of", returning(POINTS)),
     "percentile-calibration": ("fplab.integers.Histogram.percentile", returning(1e9)),
@@ -210,6 +216,8 @@ MUTANTS = {  # of each claim another world, in which its verdict is another
     "intermediates": (f"{MEMORY}.activations.layer_terms", lambda good: lambda *args: good(*args)[:1]),
     "recomputation": ("torch.utils.checkpoint.checkpoint", lambda good: lambda f, x, **how: f(x) * 1.01),
     "collectives": ("fplab.parallel.collectives.execute", times(1.01)),
+    "extrema": ("fplab.parallel.collectives.Wire.plus", lambda good: lambda self, x, y: np.float32(x + y)),
+    "layer-by-layer": ("fplab.parallel.collectives.execute", lambda good: lambda c, x: good(c, x) + x.shape[1]),
     "replicas": (f"{PARALLEL}.estimate", lambda good: lambda n, gpus: good(n, gpus=gpus, zero=int(gpus > 1))),
     "tensor-parallel": (f"{PARALLEL}.matmul", lambda good: lambda a, b, gpu: good(a, b, gpu=gpu)[:, ::-1]),
     "pipeline": ("fplab.parallel.schedules.timeline", lambda good: lambda name, stages, n: good(name, stages, 8)),
@@ -255,6 +263,7 @@ def resolved(path: str):
 def test_what_was_not_drawn_here_is_said_to_be_untried(monkeypatch):
     monkeypatch.setattr(quantisation, "rows_of", lambda name: [])
     assert {part.verdict for part in quantisation.int4_on_turing()} == {Verdict.UNTRIED}
+    assert {part.verdict for part in quantisation.eight_bit_as_good()} == {Verdict.UNTRIED}
     monkeypatch.setattr(training, "rows_of", lambda name: [])
     assert list(training.same_accuracy())[-1].verdict is Verdict.UNTRIED
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +48,17 @@ def test_on_integers_every_sum_is_exact(algorithm: str, ranks: int) -> None:
     x = np.float32(2.0) ** np.arange(ranks)[:, None] * np.arange(1, 12, dtype=np.float32)
     after = c.execute(c.all_reduce(ranks, algorithm), x)
     assert same(after, np.broadcast_to((2.0**ranks - 1) * np.arange(1, 12), after.shape))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(("reduction", "wanted"), [("max", np.max), ("min", np.min)])
+def test_a_maximum_and_a_minimum_have_the_same_bits_by_every_way(algorithm: str, reduction: str, wanted: Any) -> None:
+    x, wire = buffers(7, 19, 3), Wire("bf16", add="wire", reduction=reduction)
+    after = c.execute(c.all_reduce(7, algorithm), x, wire)
+    assert all(same(row, fplab.quantize(wanted(x, axis=0), "bf16")) for row in after)
+    assert same(c.reduce_fast(x, 19, 7, algorithm, wire), after[0])
+    x[2, 5] = np.nan
+    assert np.isnan(c.execute(c.all_reduce(7, algorithm), x, wire)[:, 5]).all()
 
 
 def test_a_ring_is_a_chain_for_each_chunk_that_begins_at_its_own_rank() -> None:
@@ -151,6 +163,7 @@ def test_thousands_of_ranks_against_a_plain_chain() -> None:
 test_refusals = refusals.saying(
     (lambda: c.all_reduce(0), "ranks=0 is not possible; allowed: 1 to"),
     (lambda: c.all_reduce(4, "rnig"), "unknown algorithm 'rnig'. Allowed: ring, tree, doubling, direct. Did"),
+    (lambda: Wire(reduction="mean"), "unknown reduction 'mean'. Allowed: sum, max, min."),
     (lambda: Wire("bf61"), "unknown format 'bf61'"),
     (lambda: Wire(add="fp61"), "unknown addition 'fp61'. Allowed: fp32, wire."),
     (lambda: Wire("bf16", "stochastic", "wire", 1), 'add="wire" draws no random words'),

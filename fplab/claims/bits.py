@@ -128,6 +128,7 @@ def int8_bytes() -> Iterator[Part]:
 def sizes() -> Iterator[Part]:
     wanted = {"fp32": 4, "fp16": 2, "bf16": 2}
     parts = [equal(say("{n}: bytes", n=n.upper()), w, get(n).bits // 8) for n, w in wanted.items()]
+    yield equal(say("bits of a byte"), 8, np.iinfo(np.uint8).bits)
     yield from parts
     yield equal(say("INT8: bytes"), 1, signed_byte()[0])
 
@@ -184,3 +185,12 @@ def generations() -> Iterator[Part]:
     yield part(say("FP16 in Tensor Cores: first GPU"), "Volta", first["fp16"], first["fp16"] == "V100")
     yield part(say("TF32 in Tensor Cores: first GPU"), "Ampere", first["tf32"], first["tf32"] == "A100")
     yield part(say("FP16 without a Tensor Core"), say("not possible"), say("this CPU computes in it"), not here, True)
+
+
+@tries("bf16-support")
+def bf16_support() -> Iterator[Part]:
+    """Which GPUs' Tensor Cores take each of the two formats of 16 bits."""
+    takes = {name: [gpu for gpu in YEARS if has(gpu, name)] for name in ("fp16", "bf16")}
+    yield part(say("GPUs whose Tensor Cores take it: FP16, BF16"), say("fewer take BF16"),
+               f"{len(takes['fp16'])}, {len(takes['bf16'])}", len(takes["bf16"]) < len(takes["fp16"]))  # fmt: skip
+    yield beside(say("with FP16 alone"), ", ".join(gpu for gpu in takes["fp16"] if gpu not in takes["bf16"]))

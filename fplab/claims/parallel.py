@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from .. import seeds
+from ..floats import quantize
 from ..memory import estimate
 from ..parallel import collectives, schedules
 from ..tensorcore import matmul
@@ -39,6 +41,23 @@ def the_collectives() -> Iterator[Part]:
     yield held(say("all-reduce: the sum on each"), bool((after["all_reduce"] == total).all()))
 
 
+@tries("extrema")
+def extrema() -> Iterator[Part]:
+    """Sum, maximum and minimum of four ranks by each algorithm, in FP16: which of them depend on the way."""
+    x = np.array([[0.1, 2048, -1e-3], [0.2, 1, 3], [0.3, 1, -3], [0.4, 1, 1e-3]], np.float32)
+    ends = {"max": x.max(0), "min": x.min(0)}
+    for name, about in (("max", say("maximum")), ("min", say("minimum")), ("sum", say("sum"))):
+        wire = collectives.Wire("fp16", add="wire", reduction=name)
+        ways = [collectives.execute(collectives.all_reduce(RANKS, way), x, wire) for way in collectives.ALGORITHMS]
+        different = len({way[0].tobytes() for way in ways})
+        if name == "sum":
+            yield beside(say("sum: different results of four algorithms"), str(different))
+        else:
+            right = all((way == quantize(ends[name], "fp16")).all() for way in ways)
+            yield part(say("{what} on every rank, by four algorithms", what=about), say("as defined"),
+                       say("as defined") if right else say("not so"), right and different == 1)  # fmt: skip
+
+
 def held(about: Text, right: bool) -> Part:
     """A part of which one can only say that it is so."""
     return part(about, say("as defined"), say("as defined") if right else say("not so"), right)
@@ -57,6 +76,38 @@ def replicas() -> Iterator[Part]:
     yield part(say("the busiest of 8 ranks sends, in units of the gradients: server, ring"), say("the ring less"),
                f"{busiest[0]:g} : {busiest[1]:g}", busiest[1] < busiest[0])  # fmt: skip
     yield untried(say("all-reduce behind the backward pass saves time"), say("yes"))
+
+
+def arrivals() -> tuple[list[int], list[bool]]:
+    """In which order the gradients of three layers come, and whether the first layer's is still missing by then."""
+    import torch
+
+    layers = [torch.nn.Linear(4, 4) for _ in range(3)]
+    came: list[int] = []
+    waits: list[bool] = []
+    for number, layer in enumerate(layers):
+
+        def note(_: Any, number: int = number) -> None:
+            came.append(number)
+            waits.append(layers[0].weight.grad is None)
+
+        layer.weight.register_post_accumulate_grad_hook(note)
+    torch.nn.Sequential(*layers)(torch.ones(1, 4)).sum().backward()
+    return came, waits
+
+
+@tries("layer-by-layer")
+def layer_by_layer() -> Iterator[Part]:
+    """When each layer's gradient is there; and the bits of a reduction of all of them at once, and of each alone."""
+    came, waits = arrivals()
+    x = buffers() / np.float32(7)
+    whole = collectives.execute(collectives.all_reduce(RANKS, "tree"), x)
+    layers = [collectives.execute(collectives.all_reduce(RANKS, "tree"), part) for part in np.split(x, 2, axis=1)]
+    same = bool((np.hstack(layers) == whole).all())
+    yield equal(say("layers in the order in which their gradients come"), "2/1/0", "/".join(map(str, came)))
+    yield part(say("layers that can be sent while the first is still computed"), "2", str(sum(waits)), sum(waits) == 2)
+    yield part(say("sums layer by layer, of all at once: the same bits"), say("all"),
+               say("all") if same else say("not so"), same)  # fmt: skip
 
 
 @tries("tensor-parallel")

@@ -119,6 +119,28 @@ def three_quarters() -> Iterator[Part]:
     yield part(say("removed by 8 bits, blocks of 2048"), "75%", f"{saved:.2%}", f"{saved:.0%}" == "75%")
 
 
+@tries("eight-bit-as-good")
+def eight_bit_as_good() -> Iterator[Part]:
+    """The runs of the experiment eight_bit_adam: where 8 bits end against 32, seed by seed, and where they diverge."""
+    from ..experiments.eight_bit_adam import UNSTABLE
+    from ..experiments.outcomes import Status
+    from ..experiments.statistics import equivalent
+
+    ended: dict[str, list[float]] = {}
+    for row in rows_of("eight_bit_adam"):
+        loss = float(row["final_loss"] or "inf") if row["unstable"] == "false" else float("inf")
+        ended.setdefault(row["states"], []).append(loss)
+    about = say("a transformer's loss: 8 bits in dynamic blocks against 32, over seeds")
+    wide, blocks, linear = (np.array(ended.get(n, ())) for n in ("32-bit", "dynamic + blocks", "linear"))
+    if wide.size < 2:
+        yield untried(about, say("the same"), say("fewer than 2 runs drawn here"))
+        return
+    alike = equivalent(blocks, wide, UNSTABLE / 5, about).status is Status.PASS
+    yield part(about, say("the same"), f"{blocks.mean():.3f} : {wide.mean():.3f}", alike)
+    yield part(say("8 bits with linear codes and one scale: runs that diverge"), "0",
+               f"{np.isinf(linear).sum()} / {linear.size}", bool(np.isfinite(linear).all()), alike)  # fmt: skip
+
+
 @tries("blockwise")
 def blockwise() -> Iterator[Part]:
     """Blocks of 2048, an outlier in one of them, and what becomes of each block's maximum."""

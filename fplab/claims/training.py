@@ -44,6 +44,17 @@ def fp32_partials() -> Iterator[Part]:
     yield equal(say("fraction bits of a Tensor Core's FP32 sum"), get("fp32").fraction_bits, kept)
 
 
+@tries("half-partials")
+def half_partials() -> Iterator[Part]:
+    """The square of FP16's next number after 1, in FP16 and in FP32; and how long products get."""
+    x = 1 + 2.0**-10
+    kept = {"FP16": float(fp16(x * x)) == x * x, "FP32": float(np.float32(x * x)) == x * x}
+    bits = (2047**2).bit_length()
+    yield part(say("(1 + 2^-10)² is held by"), "FP16", ", ".join(name for name in kept if kept[name]), kept["FP16"])
+    yield beside(say("significand bits of a product: needed, FP16, FP32"),
+                 f"{bits}, {get('fp16').significand_bits}, {get('fp32').significand_bits}")  # fmt: skip
+
+
 @tries("all-underflow")
 def all_underflow() -> Iterator[Part]:
     """Which flags each technique's losses raise: of products, and of sums.

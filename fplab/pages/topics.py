@@ -19,15 +19,20 @@ from .executed import Chapter
 
 NAME = "topics"
 TITLE = say("Topics")
-ABOUT = say("What five documents on mixed-precision training speak of, in their order, and where the course treats it.")
+ABOUT = say(
+    "What five documents on mixed-precision training and six papers speak of, in their order, and where the course "
+    "treats it."
+)
 HEADS = (say("topic"), say("chapter"), say("experiment"), say("claim"))
 TRIED = re.compile(r'tried\("([\w-]+)"\)')
 
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic. ``chapter``: the number of its chapter, as in the notebook's name; ``cell``: the id of a cell in it."""
+    """A topic. ``source``: the document's letter and number, as claims name it, or those of several; ``chapter``: the
+    number of its chapter, as in the notebook's name; ``cell``: the id of a cell in it."""
 
+    source: str
     document: Text
     title: Text
     chapter: str
@@ -46,7 +51,7 @@ def topics() -> tuple[Topic, ...]:
         for row in one["topics"]:
             chapter, _, cell = row["at"].partition(" ")
             title = given(row["en"], zh=row["zh"])
-            found.append(Topic(document, title, chapter, cell, row["experiment"], row["claim"]))
+            found.append(Topic(one["source"], document, title, chapter, cell, row["experiment"], row["claim"]))
     return tuple(found)
 
 

@@ -74,17 +74,20 @@ class Collective:
 class Wire:
     """What travels: the format of a message, its rounding, and whether additions are in FP32 or in that format.
 
-    ``seed``, an integer below 2**64, is needed for stochastic rounding.
+    ``seed``, an integer below 2**64, is needed for stochastic rounding. ``reduction``: "sum", or "max" or "min", of
+    which an order changes no bit.
     """
 
     format: formats.FormatName = "fp32"
     rounding: str = "rne"
     add: str = "fp32"
     seed: int | None = None
+    reduction: str = "sum"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "format", formats.spelt(self.format))
         one_of("addition", self.add, ("fp32", "wire"))
+        one_of("reduction", self.reduction, ("sum", "max", "min"))
         if self.add == "wire" and formats.rounding(self.rounding).random:
             raise LabError('add="wire" draws no random words; with rounding="stochastic" use add="fp32".')
         if formats.get(self.format).bits > 32:
@@ -104,7 +107,9 @@ class Wire:
         return np.asarray(quantize(x, self.format, self.rounding, seed=seed), np.float32)
 
     def plus(self, x: Array, y: Array) -> Array:
-        """``x + y`` at the receiver."""
+        """``x + y`` at the receiver, or the larger or smaller of them, a NaN where one is."""
+        if self.reduction != "sum":
+            return np.asarray((np.maximum if self.reduction == "max" else np.minimum)(x, y), np.float32)
         usual = formats.get(self.format).name == "fp32" and formats.rounding(self.rounding) is formats.Rounding.RNE
         if self.add == "wire" and not usual:
             return added(x, y, self.format, self.rounding)
