@@ -192,23 +192,6 @@ def test_codes_survive_the_way_through_a_tensor(fmt: str) -> None:
     assert np.array_equal(tensors.bits(tensors.tensor(codes, fmt, "cpu")), codes)
 
 
-def test_an_element_that_depends_on_its_place_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = products.Product("matmul", ("fp32", "fp32"), "fp32", (48, 33, 24))
-    given = products.product_inputs(one, 1)
-    assert not products.product_compute(one, given, "cpu")["moved"].any()
-
-    def uneven(one: Any, a: Any, b: Any, c: Any) -> Any:
-        d = a @ b.t()
-        d[17, 3] += 1
-        d[33, 19] += 1
-        return d
-
-    monkeypatch.setitem(products.CALLS, "matmul", uneven)
-    moved = products.product_compute(one, given, "cpu")["moved"]
-    assert moved[1, 3] == 2
-    assert moved.sum() == 2
-
-
 @pytest.mark.parametrize("fmt", ["fp16", "bf16", "tf32", "e4m3"])
 def test_products_cancel_so_that_plans_can_be_told_apart(fmt: str) -> None:
     source = "fp32" if fmt == "tf32" else fmt

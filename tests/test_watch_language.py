@@ -2,8 +2,6 @@
 
 import math
 import re
-import string
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,12 +12,10 @@ from watched import run
 from fplab import columns
 from fplab.draw import lettering
 from fplab.language import speaking
-from fplab.nn.diagnose import watch_words as words
 from fplab.nn.diagnose.nonfinite import NonFinite
 from fplab.nn.diagnose.run_comparison import TensorName, compare
 from fplab.nn.diagnose.watch_report import MOST_ROWS
 from fplab.training.loop import one_thread
-from fplab.words import Text
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 # Names of formats, layers, parameters, optimizers and calls, NaN and infinity, units; the English beside a term.
@@ -35,31 +31,10 @@ def left_over(text: str) -> str:
     return "".join(re.findall("[a-zA-Z]+", rest))
 
 
-def all_texts() -> Iterator[tuple[str, Text]]:
-    """Every text of the module of words."""
-    for name, found in vars(words).items():
-        if isinstance(found, Text):
-            yield name, found
-        elif name == "CAUSES":
-            yield from ((f"{name} {kind}", text) for kind, text in found.items())
-        elif name == "HEADS":
-            yield from ((f"{name} {text.en}", text) for text in found)
-
-
 @pytest.fixture(scope="module")
 def seen() -> Any:
     with one_thread():
         return run(10, every=2)
-
-
-@pytest.mark.parametrize(("name", "text"), list(all_texts()), ids=lambda x: str(x)[:20])
-def test_every_word_has_its_chinese(name: str, text: Text) -> None:
-    fields = r"\{[^}]*\}"
-    assert sorted(re.findall(fields, text.en)) == sorted(re.findall(fields, text.zh))
-    assert not CHINESE.search(text.en)
-    assert not left_over(re.sub(fields, "", text.zh))
-    if set(re.sub(fields, "", text.en)) & set(string.ascii_letters):
-        assert CHINESE.search(text.zh) or name == "AND"
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
