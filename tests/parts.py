@@ -12,18 +12,28 @@ from hypothesis import settings
 # Files, tests and patterns of both below tests/; a place with brackets is one case of a test. Tests that ask for a
 # browser are the part of that name, and those with more than MOST examples (see `examples`) that of properties.
 PARTS = {
-    "notebooks": ("test_notebooks.py::test_it_runs_and_its_numbers_hold",),
+    "notebooks": (
+        "test_notebooks.py::test_it_runs_and_its_numbers_hold",
+        "test_notebooks.py::test_chapter_7_says_why_the_dynamic_scale_ends_elsewhere",
+    ),
     "browser": (),
-    "site": ("test_pages.py",),
+    "site": (
+        "test_pages.py", "test_pages_live.py::test_every_picture_that_was_drawn_beforehand_is_the_widgets_own",
+    ),
     "environments": (
         "test_publishing.py", "test_wheel.py", "test_portable.py", "test_strangers.py",
         "test_recorder.py::test_the_recorder_runs_from_a_bare_source_tree_with_numpy_and_torch_alone",
+        "test_visible.py::test_type_checkers_know_every_name_and_its_type",
     ),
     "ranks": (
         "test_distributed.py", "test_parallel_gloo.py", "test_snippets.py::test_it_runs[fsdp]",
         "test_model_families.py::test_a_family_trains_under_fsdp2_in_the_bits_of_one_process",
         "test_nn_recipes_torch.py::test_amaxes_are_those_of_all_ranks",
         "test_parallel_runs.py::test_weights_and_losses_are_those_of_one_process_to_the_bit",
+        "test_parallel_runs.py::test_a_port_that_is_taken_in_the_meantime_is_named_too",
+        "test_parallel_runs.py::test_a_world_of_another_size_is_refused",
+        "test_parallel_runs.py::test_nccl_without_gpus_is_refused",
+        "test_parallel_runs.py::test_the_widget_shows_what_three_processes_did",
         "test_parallel_runs.py::test_two_nodes_are_one_run",
         "test_parallel_runs.py::test_on_three_ranks_it_matters_where_gradients_are_divided",
         "test_sweep.py::test_ranks_with_process_numbers_of_their_own_are_none_lost",
@@ -38,6 +48,7 @@ PARTS = {
         "test_parallel_runs.py::test_ranks_end_with_the_process_that_started_them",
         "test_prove.py::test_a_command_that_is_killed_leaves_no_process",
         "test_prove.py::test_the_command_stops_at_an_interrupt",
+        "test_runs.py::test_a_killed_process_leaves_a_whole_file_and_goes_on_to_the_same_bits",
         "test_runner.py::test_a_first_run_that_is_killed_leaves_no_manifest_and_no_figure",
         "test_runner.py::test_an_experiment_whose_process_dies_is_a_row_that_fails",
         "test_runner.py::test_an_interrupt_ends_all_that_run_side_by_side",
@@ -61,6 +72,21 @@ PARTS = {
     ),
     "cpus": ("test_cpus.py::test_the_imitation_holds", "test_cpu_units.py"),
     "properties": (),
+    # That claims, exercises and bounds notice faults: each is computed again with a fault in it.
+    "mutants": (
+        "experiments/test_*.py::test_a_mutant_is_killed",
+        "experiments/test_*.py::test_what_mutants_compute_holds_without_their_faults",
+        "test_bounds.py::test_a_mutant_of_*", "test_exercises.py::test_each_mutant_fails_with_its_own_message",
+    ),
+    # The units of every GPU, and those that no GPU has, inferred from their outputs.
+    "units": (
+        "test_inference.py::test_a_unit_with_one_parameter_off_is_told_apart",
+        "test_inference.py::test_answers_to_open_questions_are_recovered",
+        "test_inference.py::test_arithmetic_that_no_gpu_of_the_table_has", "test_inference.py::test_every_*",
+        "test_inference.py::test_random_units_are_recovered",
+        "test_inference.py::test_the_length_of_an_instruction_is_found",
+    ),
+    "proofs": ("test_prove.py::test_a_slice_of_every_proof",),
 }  # fmt: skip
 # One case of each that stays in `make test`.
 SMOKE = {
@@ -69,6 +95,8 @@ SMOKE = {
     "kills": "test_runner.py::test_a_first_run_that_is_killed_leaves_no_manifest_and_no_figure",
     "caches": "test_kernel_cache.py::test_machine_code_is_a_cpus_own",
     "device": "test_device.py::test_batches_and_orders_of_k[Ada-e4m3]",
+    "mutants": "experiments/test_formats.py::test_a_mutant_is_killed[0.1 one code up]",
+    "units": "test_inference.py::test_every_fused_block_is_recovered_to_its_open_fields[A100 mma.k16 bf16->fp32]",
 }
 MOST = 200  # examples that a property is tried on in `make test`
 
