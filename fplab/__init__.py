@@ -14,15 +14,16 @@ from .version import __version__ as __version__
 
 __all__ = [
     "Format", "LabError", "Overflow", "Rounding", "Specials",
-    "bounds", "claims", "codebooks", "course", "draw", "exact", "exercises", "experiments", "formats", "hardware",
-    "inspect", "inspection", "integers", "lang", "memory", "nn", "num_threads", "pages", "parallel", "reveal_order",
-    "scaled", "set_num_threads", "sums", "tensorcore", "training", "widgets",
+    "bounds", "checkpoint", "claims", "codebooks", "course", "draw", "exact", "exercises", "experiments", "formats",
+    "hardware", "inspect", "inspection", "integers", "lang", "memory", "nn", "num_threads", "pages", "parallel",
+    "reveal_order", "scaled", "set_num_threads", "stored", "sums", "tensorcore", "training", "widgets",
 ]  # fmt: skip
 __all__ += numeric.__all__
 
 if TYPE_CHECKING:
     from . import (
         bounds,
+        checkpoint,
         claims,
         codebooks,
         course,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         pages,
         parallel,
         scaled,
+        stored,
         sums,
         tensorcore,
         training,

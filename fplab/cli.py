@@ -268,6 +268,17 @@ def survey(args: Arguments) -> int:
     return run_survey(args)
 
 
+def checkpoint(args: Arguments) -> int:
+    """Say what every tensor of a file of weights loses in formats, worst first, and the best mixture for a budget.
+
+    The file is read in pieces, and nothing in it is run. Killed at any moment, the same command goes on; under torchrun
+    ranks share the tensors.
+    """
+    from .checkpoint.command import run as run_checkpoint
+
+    return run_checkpoint(args)
+
+
 def explain(args: Arguments) -> int:
     """Say why two ways of computing a model's output differ: by layer, by setting, and where the bits first part."""
     demand("torch", "matplotlib")
@@ -474,6 +485,20 @@ def _survey_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", type=float, default=0.01, metavar="LOSS", help=budget)
 
 
+def _checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
+    files = "safetensors, GGUF, torch's .pt, .npy, .npz, an index of shards, or a folder of them"
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=files)
+    formats = "of numbers, with scales, or as files store them (default: bf16 e4m3 mxfp8 nvfp4 mxfp4 q8_0)"
+    parser.add_argument("--formats", nargs="+", metavar="FORMAT", help=formats)
+    budget = parser.add_mutually_exclusive_group()
+    bits = "the mixture has the least error within these bits a weight (default: 6)"
+    budget.add_argument("--bits", type=float, metavar="BITS", help=bits)
+    budget.add_argument("--error", type=float, metavar="ERROR", help="or the fewest bits within this relative error")
+    parser.add_argument(
+        "--out", type=Path, default=Path("checkpoint"), metavar="DIR", help="where HTML, JSON and CSV go"
+    )
+
+
 def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     _model_arguments(parser, "explain")
     for name in ("a", "b"):
@@ -549,6 +574,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("verify", "compare recorded or --live hardware bit by bit", "--live", _verify_arguments, verify),
     Command("survey", "which layers of your model stand which format", "my.py:f --recipes fp8_current",
             _survey_arguments, survey),
+    Command("checkpoint", "what a file of weights loses in every format", "model.safetensors --bits 5",
+            _checkpoint_arguments, checkpoint),
     Command("explain", "why two ways of computing your model differ",
             "my.py:f --b gpu=H100", _explain_arguments, explain),
     Command("watch", "what a training run of your model needs", "my.py:f", _watch_arguments, watch),

@@ -177,7 +177,7 @@ def demand_writable(folder: Path) -> None:
 
 def contents(path: Path, most: int = -1) -> bytes:
     """The bytes of a file, at most so many. OSError for what is none, such as a pipe, whose reader would wait."""
-    with open(path, "rb", opener=_regular) as file:
+    with open(path, "rb", opener=opened) as file:
         return file.read(most)
 
 
@@ -185,12 +185,12 @@ def opened_to_append(path: Path) -> IO[bytes]:
     """A file opened to append to it, made if need be; :class:`WriteError` where there can be none."""
     demand_possible(path)
     try:
-        return open(path, "ab", opener=_regular)
+        return open(path, "ab", opener=opened)
     except OSError as error:
         raise _unwritable(path, error.strerror or str(error)) from None
 
 
-def _regular(name: str, flags: int) -> int:
+def opened(name: str, flags: int) -> int:
     """Open a file, and nothing else, without waiting for the other end of a pipe."""
     opened = os.open(name, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
     if stat.S_ISREG(found := os.fstat(opened).st_mode):

@@ -65,16 +65,18 @@ class Report:
 
         folder = FileSystemLoader(Path(__file__).parent)
         environment = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-        (heads, *rows), picture = csv.reader(self.csv().splitlines()), ""
-        if hasattr(self, "figure"):
-            from ..draw.style import svg_of
-
-            picture = svg_of(self.figure())
+        heads, *rows = csv.reader(self.csv().splitlines())
         verdict, *tables = ["\n".join(lines) for lines in self.paragraphs() if lines]
         return environment.get_template("report.html.jinja2").render(
-            name=self.FILE, language=chosen(), verdict=verdict, tables=tables, picture=Markup(picture), heads=heads,
-            rows=rows,
+            name=self.FILE, language=chosen(), verdict=verdict, tables=tables, heads=heads, rows=rows,
+            picture=Markup(self.picture()),
         )  # fmt: skip
+
+    def picture(self) -> str:
+        """What the page shows as its figure: SVG, or HTML."""
+        from ..draw.style import svg_of
+
+        return svg_of(self.figure()) if hasattr(self, "figure") else ""
 
     def save(self, folder: str | Path) -> None:
         """Write it into a folder as .csv, .json, .txt (as it is printed), .html and, if it has a figure, .png."""

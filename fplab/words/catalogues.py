@@ -22,7 +22,7 @@ KEYWORDS = {
 }  # fmt: skip
 REFUSING = {  # what says a text to whoever asked for too much, and which argument is the text
     **dict.fromkeys(("LabError", "NoBlockError", "NotHereError", "UnknownArithmeticError", "WriteError", "warn"), 0),
-    "part": 0, "_unwritable": 1, "integer": 4, "own_integer": 4,
+    "FileError": 0, "part": 0, "_unwritable": 1, "integer": 4, "own_integer": 4,
 }  # fmt: skip
 COMMAND_LINE = FOLDER.parent / "cli.py"  # argparse is given its texts as they are: each of several words is a message
 TABLES = ("exercises/exercises.toml", "nn/emulation/questions.toml", "tensorcore/questions.toml")  # of messages

@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ MOST_RUNS = 24
 # Of the budgets, what an assignment may use by prediction: more than all, since effects of unlike signs do not add up.
 SHARES = (4.0, 1.0, 0.25, 0.0625)
 Assignment = dict[str, str]
+Array = np.ndarray[Any, Any]
 PerChoice = Mapping[str, Mapping[str, float]]  # layer -> choice -> a number
 
 
@@ -72,8 +73,6 @@ def cheapest(problem: Problem, choices: Iterable[str], share: float = 1.0) -> As
     None where there is none. Both minima are proved: an integer programme with an unknown for each layer and choice,
     which ``scipy.optimize.milp`` solves without a gap.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp
-
     limits = [(problem.effects, problem.loss * share)]
     if problem.cosine is not None:
         limits.append((problem.lacking, (1 - problem.cosine) * share))
@@ -83,22 +82,40 @@ def cheapest(problem: Problem, choices: Iterable[str], share: float = 1.0) -> As
              if choice in allowed and all(lost[layer][choice] <= most for lost, most in limits)]  # fmt: skip
     if {layer for layer, _ in pairs} != set(problem.costs):
         return None
-    rows = [LinearConstraint([[float(name == layer) for name, _ in pairs] for layer in problem.costs], 1, 1)]
-    rows += [LinearConstraint([lost[layer][choice] / most for layer, choice in pairs], ub=1)
-             for lost, most in limits if most > 0]  # fmt: skip
     sixths = [
         round(6 * problem.costs[layer][choice]) for layer, choice in pairs
     ]  # a layer's products have six operands
     cost = np.array(sixths, float) / math.gcd(*sixths)  # whole numbers, by which the solver knows the least step
     effect = np.array([problem.effects[layer][choice] for layer, choice in pairs])
-    taken = None
-    for objective in (cost, effect / (effect.max() or 1)):
+    within = [np.array([lost[layer][choice] / most for layer, choice in pairs]) for lost, most in limits if most > 0]
+    return optimal(pairs, (cost, effect / (effect.max() or 1)), within)[0]
+
+
+def optimal(
+    pairs: Sequence[tuple[str, str]], objectives: Sequence[Array], limits: Sequence[Array], seconds: float = math.inf
+) -> tuple[Assignment | None, float]:
+    """One choice for each layer that minimises the first objective, and of those the next; None where there is none.
+
+    ``pairs``: (layer, choice); ``objectives``, ``limits``: a number for each of them, the sum of every limit at most 1.
+    An objective before the last is of whole numbers. Also how far the solver proved that it may be from the optimum, as
+    a share of it: 0, unless ``seconds`` came first.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    layers = list(dict.fromkeys(layer for layer, _ in pairs))
+    at = np.array([layers.index(layer) for layer, _ in pairs])
+    rows = [LinearConstraint(np.equal.outer(np.arange(len(layers)), at).astype(float), 1, 1)]
+    rows += [LinearConstraint(limit, ub=1) for limit in limits]
+    taken, gap = None, 0.0
+    for objective in objectives:
         solved = milp(objective, integrality=np.ones(len(pairs)), bounds=Bounds(0, 1), constraints=rows,
-                      options={"mip_rel_gap": 0})  # fmt: skip
-        if solved.success:
-            taken = np.round(solved.x)
-            rows.append(LinearConstraint(cost, ub=cost @ taken + 0.5))
-    return None if taken is None else {layer: choice for (layer, choice), one in zip(pairs, taken, strict=True) if one}
+                      options={"mip_rel_gap": 0, "time_limit": seconds})  # fmt: skip
+        if solved.x is not None:
+            taken, gap = np.round(solved.x), max(gap, solved.mip_gap or 0.0)
+            rows.append(LinearConstraint(objective, ub=objective @ taken + 0.5))
+    if taken is None:
+        return None, gap
+    return {layer: choice for (layer, choice), one in zip(pairs, taken, strict=True) if one}, gap
 
 
 def search(

@@ -1,0 +1,19 @@
+"""Formats in which weights lie in files, to and from their bytes: a record each, held to the library that writes it.
+
+>>> from fplab import stored
+>>> import numpy as np
+>>> q = stored.STORED["q8_0"]
+>>> q.bits, q.decode(q.encode(np.arange(32, dtype=np.float32)))[:3]
+(8.5, array([0.       , 0.9765625, 1.953125 ], dtype=float32))
+"""
+
+from __future__ import annotations
+
+from ..lazily import index
+from .ggml import GGML
+from .record import Stored
+from .table import STORED
+
+__all__ = ["GGML", "STORED", "Stored"]
+
+index(__name__)

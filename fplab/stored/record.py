@@ -1,0 +1,59 @@
+"""A stored format: how a block of float32 values becomes bytes of a file, and these become values again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..arrays import values
+from ..errors import LabError, door, quotes_call
+
+Array = np.ndarray[Any, Any]
+Coder = Callable[[Array], Array]
+
+
+@door
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A format in which weights lie in files.
+
+    ``block``: elements that are stored together; ``size``: their bytes. ``encoder``: finite float32 (n, block) to uint8
+    (n, size), ``decoder`` back to float32. ``library``: whose bytes they are. ``oracle``: another ``encoder``, slow and
+    obviously right; None where there is one alone.
+    """
+
+    name: str
+    block: int
+    size: int
+    encoder: Coder
+    decoder: Coder
+    library: str = ""
+    oracle: Coder | None = None
+
+    @property
+    def bits(self) -> float:
+        """Bits of the file for an element, scales counted."""
+        return 8 * self.size / self.block
+
+    @quotes_call
+    def encode(self, x: Any, oracle: bool = False) -> Array:
+        """The bytes of finite values, uint8, flat: float32, to which other dtypes are rounded, whole blocks of them."""
+        with np.errstate(over="ignore"):
+            flat = values(x).flat.astype(np.float32, copy=False)
+        if flat.size % self.block:
+            raise LabError(f"x has {flat.size:,} elements; {self.name} has blocks of {self.block}.")
+        if not np.isfinite(flat).all():
+            raise LabError(f"x has NaN or infinity, and {self.name} has neither.")
+        coder = self.oracle if oracle and self.oracle is not None else self.encoder
+        return coder(flat.reshape(-1, self.block)).reshape(-1)
+
+    @quotes_call
+    def decode(self, data: Any) -> Array:
+        """The values of bytes, float32, flat."""
+        data = np.asarray(data)
+        if data.dtype != np.uint8 or data.size % self.size:
+            raise LabError(f"data are {data.dtype}[{data.size}]; {self.name} has blocks of {self.size} bytes, uint8.")
+        return self.decoder(data.reshape(-1, self.size)).reshape(-1)

@@ -1,0 +1,294 @@
+"""Files of weights: what each reader makes of a file that its own library wrote, and of hostile ones."""
+
+import json
+import math
+import os
+import resource
+import struct
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fplab import checkpoint, scaled
+from fplab.checkpoint import FileError, survey, tensors
+from fplab.checkpoint.report import KEPT, best
+from fplab.checkpoint.survey import shares
+from fplab.formats import get
+from fplab.stored import STORED
+
+f32 = np.float32
+
+
+def weights(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 0.02
+
+
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def test_safetensors_are_read_as_their_library_wrote_them(tmp_path: Path) -> None:
+    given = {str(dtype): weights(6, 40).to(dtype) for dtype in DTYPES} | {"ids": torch.arange(5)}
+    save_file(given, tmp_path / "model.safetensors")
+    found = {one.name: one for one in tensors(tmp_path)}
+    assert found.keys() == given.keys()
+    for dtype in DTYPES:
+        one = found[str(dtype)]
+        assert one.shape == (6, 40)
+        assert np.array_equal(one.values(), given[str(dtype)].float().numpy().ravel())
+        assert np.array_equal(one.values(40, 120), given[str(dtype)].float().numpy()[1:3].ravel())
+    assert not found["ids"].has_values
+
+
+def test_shards_are_those_that_their_index_names(tmp_path: Path) -> None:
+    for i in range(3):
+        save_file({f"w{i}": weights(4, 4, seed=i)}, tmp_path / f"{i}.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"w0": "0.safetensors", "w1": "1.safetensors"}}), encoding="utf-8")
+    assert [one.name for one in tensors(index)] == [one.name for one in tensors(tmp_path)] == ["w0", "w1"]
+    index.write_text(json.dumps({"weight_map": {"w0": "../0.safetensors"}}), encoding="utf-8")
+    with pytest.raises(FileError, match=r"shard '\.\./0\.safetensors' lies elsewhere; allowed: names of files beside"):
+        tensors(index)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_torch_files_are_read_in_place_views_and_transposes_too(tmp_path: Path, legacy: bool) -> None:
+    w = weights(8, 6)
+    given = {"model": {"w": w, "t": w.T, "part": w[2:4], "half": w.half()}, "step": 3, "more": [weights(3)]}
+    torch.save(given, tmp_path / "a.pt", _use_new_zipfile_serialization=not legacy)
+    found = {one.name: one.values() for one in tensors(tmp_path / "a.pt")}
+    assert found.keys() == {"model.w", "model.t", "model.part", "model.half", "more.0"}
+    for name in ("w", "t", "part", "half"):
+        assert np.array_equal(found[f"model.{name}"], given["model"][name].float().numpy().ravel())
+
+
+def test_numpy_files_in_either_order_and_compressed(tmp_path: Path) -> None:
+    w = weights(5, 7).numpy()
+    np.save(tmp_path / "w.npy", np.asfortranarray(w))
+    np.savez(tmp_path / "plain.npz", a=w, b=w.astype(np.float16), n=np.arange(3))
+    np.savez_compressed(tmp_path / "small.npz", a=w)
+    assert np.array_equal(tensors(tmp_path / "w.npy")[0].values(), w.ravel())
+    plain = {one.name: one for one in tensors(tmp_path / "plain.npz")}
+    assert np.array_equal(plain["a"].values(), w.ravel())
+    assert np.array_equal(plain["b"].values(7, 14), w.astype(np.float16)[1].astype(f32))
+    assert np.array_equal(tensors(tmp_path / "small.npz")[0].values(), w.ravel())
+
+
+# --- hostile files ------------------------------------------------------------------------------------------------
+def header(about: Any, data: bytes = b"") -> bytes:
+    text = about if isinstance(about, bytes) else json.dumps(about).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(shape: Any, offsets: Any, dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+def gguf(*parts: Any, tensors: int = 1, values: int = 0) -> bytes:
+    data = struct.pack("<4sIQQ", b"GGUF", 3, tensors, values)
+    for part in parts:
+        data += (
+            struct.pack("<Q", len(part)) + part if isinstance(part, bytes) else struct.pack("<" + part[0], *part[1:])
+        )
+    return data + b"\0" * 64
+
+
+def npy(shape: str, dtype: str = "<f4") -> bytes:
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    return b"\x93NUMPY\x01\0" + struct.pack("<H", len(text)) + text + b"\0" * 64
+
+
+def bomb(path: Path) -> None:
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("a.npy", "w", force_zip64=True) as file,
+    ):
+        file.write(npy(str((1 << 29,))))
+        for _ in range(1 << 7):
+            file.write(bytes(1 << 24))
+
+
+class Code:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch ran",)
+
+
+HOSTILE: dict[str, tuple[bytes | Callable[[Path], object], str]] = {
+    "a header beyond the file": (struct.pack("<Q", 1 << 60) + b"{}", "its header would have 1,152,921,504,606,846,976"),
+    "deep JSON": (header(b'{"a":' * 100_000), "what it holds is nested too deep"),
+    "no JSON": (header(b"{nothing"), "JSONDecodeError"),
+    "a name twice": (header(b'{"a":{},"a":{}}'), "it says 'a' twice"),
+    "a dtype of its own": (header({"a": entry([1], [0, 4], "F99")}, bytes(4)), "has no dtype that is known"),
+    "beyond the file": (header({"a": entry([4], [0, 16])}, bytes(8)), "tensor 'a' would end at byte "),
+    "overlapping": (header({"a": entry([2], [0, 8]), "b": entry([2], [4, 12])}, bytes(12)), "tensor 'b' lies on 'a'"),
+    "a negative shape": (header({"a": entry([-2, -2], [0, 16])}, bytes(16)), "has the shape"),
+    "a shape of text": (header({"a": entry(["1"], [0, 4])}, bytes(4)), "has the shape"),
+    "many elements": (header({"a": entry([1 << 30, 1 << 30], [0, 1 << 62])}), "tensor 'a' would end at byte 4,611,"),
+    "other bytes": (header({"a": entry([3], [0, 16])}, bytes(16)), "takes 12 bytes, not from 0 to 16"),
+    "GGUF of many tensors": (gguf(tensors=1 << 60), "tensors and 0 values in"),
+    "GGUF of a long name": (gguf(("Q", 1 << 40)), "a name of 1,099,511,627,776 bytes"),
+    "GGUF, a long list": (gguf(b"k", ("I", 9), ("I", 8), ("Q", 1 << 50), values=1), "a list of 1,125,899,906"),
+    "GGUF, a long text": (gguf(b"k", ("I", 8), ("Q", 1 << 50), values=1), "its header has 1,125,899,906,842,624 bytes"),
+    "GGUF, deep lists": (gguf(b"k", ("I", 9), *[("IQ", 9, 1)] * 9, values=1), "its lists are nested too deep"),
+    "GGUF, 2^60 elements": (gguf(b"a", ("I", 1), ("Q", 1 << 60), ("I", 0), ("Q", 0)), "tensor 'a' would end at byte"),
+    "GGUF, its own kind": (gguf(b"a", ("I", 1), ("Q", 1), ("I", 999), ("Q", 0)), "is of kind 999 of ggml's"),
+    "GGUF, part of a block": (gguf(b"a", ("I", 1), ("Q", 33), ("I", 8), ("Q", 0)), "has rows of 33, and blocks of 32"),
+    "GGUF, cut": (gguf()[:20], "it ends within its header"),
+    "npy of 2^60": (npy(str((1 << 60,))), "would end at byte"),
+    "npy, negative": (npy("(-4,)"), "has the shape"),
+    "npy of objects": (npy("(1,)", "|O"), "it holds Python objects, which are never loaded"),
+    "a zip bomb": (bomb, "it would expand to 2,147,48.* bytes; allowed: 1,073,741,824"),
+    "a pickle": (lambda path: torch.save({"a": Code()}, path), "torch.load with weights_only=True, alone, refuses it"),
+    "a view beyond": (lambda path: torch.save({"a": weights(1).expand(1 << 60)}, path), "is larger than its storage"),
+    "nothing": (b"", "it begins as none of the files that are known"),
+    "a pipe": (os.mkfifo, "it is no regular file"),
+    "a folder": (Path.mkdir, "it is a folder without such files"),
+    "no file": (lambda path: None, "No such file or directory"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_file_is_one_sentence(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, message = HOSTILE[case]
+    path = tmp_path / "hostile"
+    monkeypatch.chdir(tmp_path)
+    made(path) if callable(made) else path.write_bytes(made)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(FileError, match=message) as failed:
+        tensors(path)
+    assert str(failed.value).startswith(f"{str(path)!r} cannot be read: ")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10  # KiB
+    assert not (tmp_path / "ran").exists()
+
+
+# --- what is measured ---------------------------------------------------------------------------------------------
+def e4m3_of(x: float) -> float:
+    """E4M3's value nearest to x, from all of them."""
+    values = np.array([math.copysign(get("e4m3").magnitude(code), x) for code in range(get("e4m3").max_code + 1)])
+    apart = np.abs(values - x)
+    return float(values[np.flatnonzero(apart == apart.min())[-1 if np.argmin(apart) % 2 else 0]])
+
+
+def test_the_numbers_of_a_tensor_are_those_of_their_definitions(tmp_path: Path) -> None:
+    x = np.random.default_rng(1).standard_normal((48, 96)).astype(f32)
+    x[:, 5] *= 100
+    x[3, :4] = 0, -0.0, 1e-41, 1e-44
+    np.save(tmp_path / "w.npy", x)
+    found = survey(tmp_path / "w.npy", ["e4m3", "fp8_row", "nvfp4", "q8_0"], progress=str)
+    [about] = found.tensors
+    assert about.zeros == 2 / x.size
+    assert about.subnormals == 2 / x.size
+    assert (about.low, about.high) == (x.min(), x.max())
+    assert about.input_channels.worst == (5,)
+    wide = x.astype(np.float64)
+    exponents = np.frexp(wide[wide != 0])[1] - 1
+    assert about.binades == {int(e): int(n) for e, n in zip(*np.unique(exponents, return_counts=True), strict=True)}
+    made = {
+        "e4m3": np.array([e4m3_of(float(v)) for v in x.ravel()]),
+        "fp8_row": scaled.quantize(x, "fp8_row").dequantize().ravel(),
+        "nvfp4": scaled.quantize(x, "nvfp4").dequantize().ravel(),
+        "q8_0": STORED["q8_0"].decode(STORED["q8_0"].encode(x)),
+    }
+    for row in found.rows:
+        d = made[row.format].astype(np.float64) - wide.ravel()
+        assert row.error == pytest.approx(np.sqrt((d**2).sum() / (wide**2).sum()), rel=1e-12)
+        assert row.snr == pytest.approx(-20 * np.log10(row.error))
+        assert row.largest == pytest.approx(np.abs(d).max(), rel=1e-6)
+        assert row.flushed == ((made[row.format] == 0) & (x.ravel() != 0)).sum() / x.size
+        assert row.output == pytest.approx(np.sqrt((d**2).sum() / 48), rel=1e-12)
+    assert next(row.clipped for row in found.rows if row.format == "e4m3") == (np.abs(x) > 448).sum() / x.size
+
+
+def test_pieces_and_threads_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_file({"long": weights(3, 70_000), "rows": weights(700, 96)}, tmp_path / "w.safetensors")
+    names = ["bf16", "fp8_row", "fp8_tensor", "nvfp4", "q8_0", "mxfp8"]
+    with_pieces = []
+    for piece in (1 << 18, 1 << 14):
+        monkeypatch.setattr("fplab.checkpoint.choices.PIECE", piece)
+        found = survey(tmp_path / "w.safetensors", names[:-1] if piece < 1 << 18 else names, progress=str)
+        with_pieces.append({(row.tensor, row.format): row for row in found.rows})
+    for key, row in with_pieces[1].items():
+        assert row.error == pytest.approx(with_pieces[0][key].error, rel=1e-13)
+        assert (row.largest, row.flushed) == (with_pieces[0][key].largest, with_pieces[0][key].flushed)
+    monkeypatch.setenv("FPLAB_NUM_THREADS", "1")
+    assert survey(tmp_path / "w.safetensors", names[:-1], progress=str).json() == found.json()
+
+
+def test_a_mixture_is_the_best_of_all(tmp_path: Path) -> None:
+    given = {f"w{i}": weights(8 * (i + 1), 64, seed=i) * (1 + (torch.arange(64) == i) * 30 * i) for i in range(4)}
+    save_file(given | {"bias": weights(64)}, tmp_path / "w.safetensors")
+    found = survey(tmp_path / "w.safetensors", ["e4m3", "nvfp4", "mxfp4", "q8_0"], bits=6.5, progress=str)
+    about = {one.tensor: one for one in found.tensors if one.tensor != "bias"}
+    total = sum(one.count for one in about.values())
+    costs = {name: {KEPT: (one.bits, 0.0)} for name, one in about.items()}
+    for row in found.rows:
+        if row.tensor in costs:
+            costs[row.tensor][row.format] = row.bits, row.error**2
+    names = list(costs)
+    every = [[]]
+    for name in names:
+        every = [[*one, choice] for one in every for choice in costs[name]]
+
+    def mean(chosen: list[str], which: int) -> float:
+        return sum(about[n].count * costs[n][c][which] for n, c in zip(names, chosen, strict=True)) / total
+
+    least = min(mean(one, 1) for one in every if mean(one, 0) <= 6.5)
+    assert found.mixture.error**2 == pytest.approx(least, rel=1e-9)
+    assert found.mixture.bits <= 6.5
+    fewest = min(mean(one, 0) for one in every if mean(one, 1) <= 0.02**2)
+    assert best(found.tensors, found.rows, None, 0.02).bits == pytest.approx(fewest, rel=1e-9)
+    assert set(best(found.tensors, found.rows, None, 0).assignment.values()) == {KEPT}
+    assert best(found.tensors, found.rows, 2.0, None) is None
+
+
+def test_what_is_not_finite_is_said_and_costs_no_format_its_numbers(tmp_path: Path) -> None:
+    w = weights(32, 64)
+    w[0, :3] = torch.tensor([float("nan"), float("inf"), -float("inf")])
+    save_file({"w": w, "good": weights(32, 64)}, tmp_path / "w.safetensors")
+    found = survey(tmp_path, ["e4m3", "q8_0"], progress=str)
+    about = next(one for one in found.tensors if one.tensor == "w")
+    assert (about.nans, about.infinities) == (1 / 2048, 2 / 2048)
+    errors = {row.format: row.error for row in found.rows if row.tensor == "w"}
+    assert errors["e4m3"] < 0.1 < errors["q8_0"] == float("inf")
+    assert "w has 3 numbers that are infinite or NaN" in str(found.text)
+
+
+def test_ranks_and_kills_lead_to_the_same_bytes(tmp_path: Path) -> None:
+    given = {f"layer.{i}": weights(32 * (i + 1), 64, seed=i) for i in range(7)}
+    save_file(given, tmp_path / "w.safetensors")
+    command = [
+        sys.executable,
+        "-m",
+        "fplab",
+        "checkpoint",
+        str(tmp_path / "w.safetensors"),
+        "--formats",
+        "bf16",
+        "nvfp4",
+    ]
+
+    def run(out: str, **environment: str) -> int:
+        done = subprocess.run([*command, "--out", str(tmp_path / out)], env=os.environ | environment, check=False)
+        return done.returncode
+
+    assert run("one") == 0
+    assert [run("three", WORLD_SIZE="3", RANK=rank) for rank in "201"] == [1, 1, 0]
+    part = tmp_path / "three/parts/part-1.jsonl"
+    part.write_bytes(part.read_bytes()[:-40])  # as a kill leaves it
+    assert run("three", WORLD_SIZE="2", RANK="0") + run("three", WORLD_SIZE="2", RANK="1") in (0, 1)
+    for kind in ("json", "csv", "html"):
+        texts = [(tmp_path / out / f"checkpoint.{kind}").read_bytes() for out in ("one", "three")]
+        assert texts[0] == texts[1]
+    names = [one.name for share in shares(tensors(tmp_path / "w.safetensors"), 3) for one in share]
+    assert sorted(names) == sorted(given)
+
+
+def test_the_public_names_are_there() -> None:
+    assert {"survey", "tensors", "FileError"} <= set(checkpoint.__all__)
