@@ -12,21 +12,27 @@ from hypothesis import settings
 # Files, tests and patterns of both below tests/; a place with brackets is one case of a test. Tests that ask for a
 # browser are the part of that name, and those with more than MOST examples (see `examples`) that of properties.
 PARTS = {
+    # Whole notebooks, and what they say of their numbers.
     "notebooks": (
         "test_notebooks.py::test_it_runs_and_its_numbers_hold",
         "test_notebooks.py::test_chapter_7_says_why_the_dynamic_scale_ends_elsewhere",
     ),
+    # Whatever a person does in Chromium.
     "browser": (),
+    # The site, built and read.
     "site": (
         "test_pages.py", "test_pages_live.py::test_every_picture_that_was_drawn_beforehand_is_the_widgets_own",
     ),
+    # Clean environments and copies of the package; the tools of others.
     "environments": (
         "test_publishing.py", "test_wheel.py", "test_portable.py", "test_strangers.py",
         "test_recorder.py::test_the_recorder_runs_from_a_bare_source_tree_with_numpy_and_torch_alone",
         "test_visible.py::test_type_checkers_know_every_name_and_its_type",
     ),
+    # Processes of torch.distributed.
     "ranks": (
         "test_distributed.py", "test_parallel_gloo.py", "test_snippets.py::test_it_runs[fsdp]",
+        "test_model_families.py::test_a_drawn_model_on_two_ranks_multiplies_what_its_modules_define",
         "test_model_families.py::test_a_family_trains_under_fsdp2_in_the_bits_of_one_process",
         "test_nn_recipes_torch.py::test_amaxes_are_those_of_all_ranks",
         "test_parallel_runs.py::test_weights_and_losses_are_those_of_one_process_to_the_bit",
@@ -38,6 +44,7 @@ PARTS = {
         "test_parallel_runs.py::test_on_three_ranks_it_matters_where_gradients_are_divided",
         "test_sweep.py::test_ranks_with_process_numbers_of_their_own_are_none_lost",
     ),
+    # Processes that are killed, interrupted, starved or attacked.
     "kills": (
         "test_withstand.py", "test_interrupts.py", "test_exercises_process.py",
         "test_exercises_isolation.py::test_answers_use_up_little_and_the_next_is_heard",
@@ -56,6 +63,7 @@ PARTS = {
         "test_sweep.py::test_a_rank_that_dies_loses_its_cell_alone",
         "test_sweep.py::test_twenty_kills_lose_nothing_that_was_done",
     ),
+    # Kernels compiled anew, and kept.
     "caches": (
         "test_kernel_cache.py", "test_benchmarks.py::test_the_benchmark_of_first_calls_runs_to_its_end_at_toy_size",
         "test_exercises_isolation.py::test_kernels_that_are_kept_are_not_compiled_again",
@@ -65,12 +73,15 @@ PARTS = {
         "test_structure.py::test_a_long_compilation_says_how_far_it_is_and_is_cached",
         "test_structure.py::test_an_edit_of_a_callee_in_another_file_is_noticed",
     ),
+    # Devices' kernels, compiled for the CPU and for CUDA.
     "device": (
         "test_device.py", "test_device_emulate.py", "test_cuda_kernels.py::test_every_kernel_compiles_where_*",
         "test_inference.py::test_a_users_accelerator",
         "test_tensorcore_fields.py::test_a_changed_field_changes_what_devices_compute",
     ),
+    # Other CPUs, imitated.
     "cpus": ("test_cpus.py::test_the_imitation_holds", "test_cpu_units.py"),
+    # Properties on more than MOST examples.
     "properties": (),
     # That claims, exercises and bounds notice faults: each is computed again with a fault in it.
     "mutants": (
@@ -85,7 +96,11 @@ PARTS = {
         "test_inference.py::test_arithmetic_that_no_gpu_of_the_table_has", "test_inference.py::test_every_*",
         "test_inference.py::test_random_units_are_recovered",
         "test_inference.py::test_the_length_of_an_instruction_is_found",
+        "test_matrix_cores.py::test_infer_tells_every_two_cells_apart",
     ),
+    # Models of transformers, timm and torchvision, and drawn ones: their products, layers and bytes.
+    "models": ("test_families_answered.py", "test_memory_families.py", "test_model_families.py"),
+    # What `make prove` proves, on a slice.
     "proofs": ("test_prove.py::test_a_slice_of_every_proof",),
 }  # fmt: skip
 # One case of each that stays in `make test`.
@@ -96,6 +111,7 @@ SMOKE = {
     "caches": "test_kernel_cache.py::test_machine_code_is_a_cpus_own",
     "device": "test_device.py::test_batches_and_orders_of_k[Ada-e4m3]",
     "mutants": "experiments/test_formats.py::test_a_mutant_is_killed[0.1 one code up]",
+    "models": "test_model_families.py::test_a_drawn_model_multiplies_what_its_modules_define[vit-whole-0]",
     "units": "test_inference.py::test_every_fused_block_is_recovered_to_its_open_fields[A100 mma.k16 bf16->fp32]",
 }
 MOST = 200  # examples that a property is tried on in `make test`
