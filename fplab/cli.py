@@ -240,6 +240,13 @@ def verify(args: Arguments) -> int:
     return int(bool(failures(rows)))
 
 
+def vectors(args: Arguments) -> int:
+    """Write golden test vectors: operands, results, and why each row is there, as text, .npz and raw little-endian."""
+    from .vectors.command import run as run_vectors
+
+    return run_vectors(args)
+
+
 # --- memory, inspect, lab ---------------------------------------------------------------------------------------
 def memory(args: Arguments) -> int:
     """Count the bytes that training or running a model takes on each GPU, and say which GPUs hold it."""
@@ -388,6 +395,29 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cuda", help="the device of --live: cuda (default), cuda:N or cpu")
     parser.add_argument("--corpus", type=Path, metavar="DIR", help="a copy of the data set MATLAB-tensor-core, too")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def _vectors_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--unit", metavar="GPU", help="a matrix unit's products, such as H100 or MI300X")
+    add("--format", default="fp16", metavar="FORMAT", help="of the unit's operands (default: fp16)")
+    add("--output", metavar="FORMAT", help="of the unit's c and result (default: fp32, or the only one)")
+    add("--instruction", metavar="NAME", help="of the unit, such as mma or mma.k8 (default: torch's)")
+    add("--convert", nargs=2, metavar="FORMAT", help="a conversion from one format to another, every rounding")
+    add("--quantiser", metavar="SCHEME", help="a scaled quantiser, such as mxfp8 or nvfp4")
+    add("--rule", metavar="RULE", help="by which the quantiser chooses scales (default: the scheme's)")
+    add("--variant", metavar="NAME", help="the library in whose bits it does (default: the scheme's)")
+    add("--all", action="store_true", help="the corpus: every unit, conversion and quantiser, with digests")
+    add("--rows", type=int, default=2000, metavar="N", help="of each file (default: 2000)")
+    add("--seed", type=int, default=1, metavar="S", help="of the rows (default: 1)")
+    add(
+        "--kinds",
+        nargs="+",
+        choices=("txt", "npz", "bin"),
+        default=["txt", "npz", "bin"],
+        help="of files: text, NumPy's, raw (default: all)",
+    )
+    add("--out", type=Path, required=True, metavar="DIR", help="where the files go")
 
 
 def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
@@ -572,6 +602,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("figures", "draw figures, or --check the data behind them", "--check", _figures_arguments, figures),
     Command("record", "record what a GPU computes", "--out records", _record_arguments, record),
     Command("verify", "compare recorded or --live hardware bit by bit", "--live", _verify_arguments, verify),
+    Command("vectors", "golden test vectors of a unit or a conversion", "--unit H100 --out DIR", _vectors_arguments,
+            vectors),
     Command("survey", "which layers of your model stand which format", "my.py:f --recipes fp8_current",
             _survey_arguments, survey),
     Command("checkpoint", "what a file of weights loses in every format", "model.safetensors --bits 5",

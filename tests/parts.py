@@ -79,6 +79,8 @@ PARTS = {
         "test_inference.py::test_a_users_accelerator",
         "test_tensorcore_fields.py::test_a_changed_field_changes_what_devices_compute",
     ),
+    # That every other unit differs in the first rows of each unit's vectors.
+    "vectors": ("test_vectors.py::test_every_decision_of_every_unit_shows_in_the_first_rows",),
     # Other CPUs, imitated.
     "cpus": ("test_cpus.py::test_the_imitation_holds", "test_cpu_units.py"),
     # Properties on more than MOST examples.
@@ -113,6 +115,7 @@ SMOKE = {
     "mutants": "experiments/test_formats.py::test_a_mutant_is_killed[0.1 one code up]",
     "models": "test_model_families.py::test_a_drawn_model_multiplies_what_its_modules_define[vit-whole-0]",
     "units": "test_inference.py::test_every_fused_block_is_recovered_to_its_open_fields[A100 mma.k16 bf16->fp32]",
+    "vectors": "test_vectors.py::test_every_decision_of_every_unit_shows_in_the_first_rows[H100 wgmma.k16 fp16->fp32]",
 }
 MOST = 200  # examples that a property is tried on in `make test`
 

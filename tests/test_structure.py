@@ -24,7 +24,7 @@ LAYERS = (
     ("arithmetic", "bounds", "codebooks", "few", "floats", "integers", "numeric", "plans", "reveal", "scaled",
      "spacing", "stored", "sums", "tensorcore"),
     ("draw", "hardware", "inspection", "nn"),
-    ("checkpoint", "memory", "parallel", "training"),
+    ("checkpoint", "memory", "parallel", "training", "vectors"),
     ("experiments",),
     ("claims", "copying", "course", "exercises", "lab", "pages", "widgets"),
     ("cli", "__main__"),

@@ -17,6 +17,7 @@ from .instructions import Instruction, Launcher
 CODES = {
     "fp16": np.uint16, "bf16": np.uint16, "tf32": np.uint32, "fp32": np.uint32, "fp64": np.uint64,
     "e4m3": np.uint8, "e5m2": np.uint8, "e4m3fnuz": np.uint8, "e5m2fnuz": np.uint8, "e8m0": np.uint8,
+    "e3m2": np.uint8, "e2m3": np.uint8, "e2m1": np.uint8,
     "int8": np.uint8, "int32": np.uint32,
 }  # fmt: skip
 SIGNED = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}  # torch takes these from numpy

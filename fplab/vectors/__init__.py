@@ -1,0 +1,25 @@
+"""Golden test vectors: operands, results and why each row is there, for every unit, conversion and quantiser.
+
+>>> from fplab import vectors
+>>> rows = vectors.products("H100", "fp16", rows=2000)
+>>> rows.name, rows.lines[0].split()[-1]
+('product-h100-wgmma.k16-fp16-fp32', 'guard')
+
+``save`` writes them as text in TestFloat's manner, as ``.npz`` and as raw little-endian with a described header;
+``read`` reads any of them back, and :func:`corpus` makes all there are, in the same bytes everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..lazily import index
+
+__all__ = ["REASONS", "Vectors", "conversions", "corpus", "products", "quantisations", "read"]
+
+if TYPE_CHECKING:
+    from .files import Vectors, read
+    from .operations import conversions, corpus, products, quantisations
+    from .rows import REASONS
+
+index(__name__)

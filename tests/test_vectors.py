@@ -1,0 +1,269 @@
+"""Golden vectors: right by the oracles, the same bytes everywhere, and every decision of a unit shows in them."""
+
+import contextlib
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import refusals
+from test_tensorcore_fields import rows as other_rows
+
+from fplab import LabError, cli, exact, formats, scaled, vectors
+from fplab.hardware import software
+from fplab.scaled import oracle as scaling
+from fplab.tensorcore import classes, get, limits, models, oracle
+from fplab.tensorcore.models import Model
+from fplab.vectors import mutants, operations
+from fplab.vectors.rows import draw_rows
+
+Array = np.ndarray[Any, Any]
+CLASSES = [members[0] for members in classes()]
+# Roundings of positive numbers that are one where significands have a digit alone: it is odd, and ties go up.
+OF_ONE_DIGIT = ({"rne", "rna"}, {"rtz", "rtn", "odd"})
+# One unit of each algorithm, whose rows are put to the oracle.
+KINDS = [
+    get("V100"), get("H100", "fp16", "fp16"), get("B200", "mxfp8_e4m3"), get("H100", "e5m2", "fp16", "mma"),
+    get("B200", "nvfp4"), get("MI210", "bf16"), get("MI300X", "tf32"), get("MI300X", "e4m3fnuz"), get("H100", "fp64"),
+    get("T4", "int8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("model", KINDS, ids=lambda m: m.kind + m.name)
+def test_results_are_the_oracles(model: Model) -> None:
+    found = operations.of_model(model, 2000, 1)
+    for row in range(0, 2000, 61):
+        cells = dict(found.widths(row))
+        a, b, c = (software.values(cells[n], f) for n, f in (("a", model.a), ("b", model.b), ("c", model.output)))
+        scales = [software.values(cells[n], model.scale[0]) for n in ("scale_a", "scale_b")] if model.scale else []
+        value = oracle.dot(a.tolist(), b.tolist(), float(c[0]), model, list(zip(*scales, strict=True)))
+        if model.output == "int32":
+            assert int(value.value) == int(cells["d"].view(np.int32)[0])
+        else:
+            bits = np.array([oracle.result_bits(value, model)], np.uint64 if model.output == "fp64" else np.uint32)
+            number = bits.view(np.float64 if model.output == "fp64" else np.float32)
+            assert software.codes(number, model.output)[0] == cells["d"][0], (row, found.lines[row])
+
+
+def apart(model: Model) -> dict[str, int]:
+    """The mutants of a unit and in how many of the first rows they differ; of those in none other rows are asked."""
+    found = operations.of_model(model, 2000, 1)
+    shown = operations.coverage(found)
+    silent = {name: answer for name, answer in mutants.mutants(model) if not shown[name]}
+    for seed in (2, 3):
+        drawn, lengths, _ = draw_rows(model, 4000, seed)
+        base = mutants.results(model, drawn, lengths)
+        for name, answer in silent.items():
+            wrong = np.flatnonzero(mutants.results(model, drawn, lengths, answer) != base)
+            assert not wrong.size, f"{model.name}: {name} differs in a row of seed {seed} and in none of the corpus"
+    for k in (model.k, 4 * model.k):
+        given = other_rows(model, k, np.random.default_rng(5))
+        with np.errstate(all="ignore"):
+            wanted = mutants._dot(model, **given)
+            for name, answer in silent.items():
+                assert np.array_equal(answer(**given), wanted, equal_nan=True), (
+                    f"{model.name}: {name} differs elsewhere"
+                )
+    return shown
+
+
+def test_every_decision_of_a_unit_shows_in_the_first_rows() -> None:
+    shown = apart(get("A100", "bf16"))
+    assert min(shown.values()) > 0
+    assert len(shown) == 60
+
+
+@pytest.mark.parametrize("model", CLASSES, ids=lambda m: m.name)
+def test_every_decision_of_every_unit_shows_in_the_first_rows(model: Model) -> None:
+    shown = apart(model)
+    assert sum(count > 0 for count in shown.values()) >= 2
+    if model.kind in ("block", "widened", "grouped", "two_step", "two_step_fp8"):
+        changed = {name.partition("=")[0] for name, count in shown.items() if count}
+        assert {"alignment_bits"} | (
+            {"length"} if len(limits.allowed(model)["length"]) > 1 and not model.scale else set()
+        ) <= changed
+
+
+def test_every_cell_of_the_table_has_vectors() -> None:
+    assert {m.name for m in models.TABLE} == {m.name for members in classes() for m in members}
+    assert operations.model_of(vectors.products("RTX 4090", "e4m3", rows=50)).name == "Ada mma.k32 e4m3->fp32"
+
+
+@pytest.mark.parametrize("source", ["fp32", "fp64", "e4m3", "e8m0", "e2m1", "e5m2fnuz"])
+def test_conversions_tell_formats_roundings_policies_and_flushing_apart(source: str) -> None:
+    """What is computed by its definition is computed by the kernels, and each other target or rounding shows."""
+    src = formats.get(source)
+    for dst in formats.TABLE:
+        found = vectors.conversions(source, dst.name)
+        modes, policies = found.about["rounding"], found.about["overflow"]
+        columns = found.columns
+        for n, mode in enumerate(modes[:-1]):
+            for p, policy in enumerate(policies):
+                at = (columns["rounding"] == n) & (columns["overflow"] == p)
+                values = exact_values(columns["x"][at], src)
+                codes = vectors.operations.numeric.encode(
+                    values, dst, mode, policy, nan=None if dst.has_nan else "zero"
+                )
+                both = {int(x): int(y) for x, y in zip(columns["x"][at], columns["y"][at], strict=True)}
+                kernel = {int(x): int(y) for x, y in zip(columns["x"][at], codes, strict=True)}
+                assert both == kernel, (source, dst.name, mode, policy)
+        if source in ("fp32", "fp64") and dst.bits < src.bits:
+            rows = list(
+                zip(*(columns[n].tolist() for n in ("rounding", "overflow", "x", "word", "y", "flags")), strict=True)
+            )
+            for turn in range(1, len(modes)):  # every rounding in the place of another
+                for n in range(len(modes)):
+                    other = modes[(n + turn) % len(modes)]
+                    if other == "stochastic":  # with the word 0 that others have it is rtz
+                        continue
+                    if not dst.fraction_bits and any({other, modes[n]} <= same for same in OF_ONE_DIGIT):
+                        continue
+                    own = [r for r in rows if r[0] == n]
+                    assert any(
+                        operations.convert(x, src, dst, other, policies[p], word)[0] != y for _, p, x, word, y, _ in own
+                    ), (source, dst.name, modes[n], other)
+            for p in range(len(policies)):
+                for other in policies:
+                    own = [r for r in rows if r[1] == p and other != policies[p]]
+                    assert not own or any(
+                        operations.convert(x, src, dst, modes[n], other, word)[0] != y for n, _, x, word, y, _ in own
+                    ), (source, dst.name, policies[p], other)
+            assert {16 * src.has_nan, 4, 2, 1} <= {
+                bit for r in rows for bit in (r[5] & 16, r[5] & 4, r[5] & 2, r[5] & 1)
+            } | {0}
+
+
+def exact_values(codes: Array, form: formats.Format) -> Array:
+    """Values of codes as float64, NaNs with sign and payload."""
+    return np.asarray(vectors.operations.numeric.decode(codes, form, np.float64))
+
+
+@pytest.mark.parametrize("scheme", list(scaled.SCHEMES))
+def test_quantisers_are_the_oracles_and_rules_are_told_apart(scheme: str) -> None:
+    kind, found = scaled.get_scheme(scheme).kind, {}
+    for rule in scaled.RULES[kind]:
+        for variant in scaled.VARIANTS[kind]:
+            try:
+                found[rule, variant] = vectors.quantisations(scheme, rule=rule, variant=variant)
+            except LabError:
+                continue
+            one = found[rule, variant]
+            record = scaled.get_scheme(scheme, rule=rule, variant=variant)
+            if not isinstance(record.block, str):
+                record = scaled.get_scheme(scheme, rule=rule, variant=variant, block=(1, record.block[1]))
+            for row in range(0, 2000, 97):
+                codes, scales, _ = scaling.quantize(one.columns["x"][row : row + 1].view(np.float32), record)
+                own = one.columns["scale"][row : row + 1]
+                own = own.view(np.float32) if scales.dtype == np.float32 else own
+                assert (codes[0] == one.columns["codes"][row]).all(), one.lines[row]
+                assert np.array_equal(scales.reshape(-1)[:1], own, equal_nan=scales.dtype.kind == "f"), one.lines[row]
+    assert found
+    keys = list(found)
+    for i, one in enumerate(keys):
+        for other in keys[i + 1 :]:
+            assert any((found[one].columns[n] != found[other].columns[n]).any() for n in ("codes", "scale")), (
+                one,
+                other,
+            )
+
+
+def test_files_are_read_back_and_are_the_same_bytes_everywhere(tmp_path: Path) -> None:
+    """The digests are those of x86-64 and of every other machine; a change of them changes what others have."""
+    made = {
+        "b2c4": vectors.products("B200", "nvfp4", rows=60, seed=3),
+        "c0de": vectors.conversions("fp32", "e4m3", rows=200, seed=3),
+        "beef": vectors.quantisations("mxfp4", rows=50, seed=3),
+    }
+    for one in made.values():
+        for path in one.save(tmp_path):
+            if path.suffix != ".bin":
+                again = vectors.read(path)
+                assert (again.lines, again.reasons, again.formats) == (one.lines, one.reasons, one.formats)
+                assert again.packed("npz") == one.packed("npz")
+    digests = {p.name: hashlib.sha256(p.read_bytes()).hexdigest()[:16] for p in sorted(tmp_path.iterdir())}
+    assert {n: d for n, d in digests.items() if n.endswith((".txt", ".bin"))} == DIGESTS
+
+
+DIGESTS = {
+    "convert-fp32-e4m3.bin": "55872aaf204c169c",
+    "convert-fp32-e4m3.txt": "2efced33ba51c782",
+    "product-b200-tcgen05.k64-nvfp4-fp32.bin": "cfdcd1bb21e8a426",
+    "product-b200-tcgen05.k64-nvfp4-fp32.txt": "335c352d831ff5f8",
+    "quantise-mxfp4-floor-torchao.bin": "29eb6e2f1503f657",
+    "quantise-mxfp4-floor-torchao.txt": "06a73ffdaa366d06",
+}
+
+
+def test_one_command_makes_the_whole_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    makers = list(operations.every(20, 1))
+    assert len(makers) >= 133 + 15 * 15 + 40
+    monkeypatch.setattr(operations, "every", lambda rows, seed: makers[:1] + makers[133:134] + makers[-60:-59])
+    assert cli.main(["vectors", "--all", "--rows", "20", "--kinds", "txt", "--out", str(tmp_path)]) == 0
+    manifest = json.loads((tmp_path / "MANIFEST.json").read_text(encoding="utf-8"))
+    assert {n: hashlib.sha256((tmp_path / n).read_bytes()).hexdigest() for n in manifest["sha256"]} == manifest[
+        "sha256"
+    ]
+    assert len(manifest["sha256"]) == 3
+    assert "3 files" in capsys.readouterr().out
+
+
+def test_the_command_says_what_shows(tmp_path: Path, capsys: Any) -> None:
+    assert cli.main(["vectors", "--unit", "H100", "--format", "tf32", "--out", str(tmp_path), "--kinds", "bin"]) == 0
+    said = capsys.readouterr().out
+    assert "2,000 rows; of 59 units that decide one thing otherwise 59 differ in the first 2,000." in said
+    assert cli.main(["vectors", "--convert", "fp32", "bf16", "--out", str(tmp_path)]) == 0
+    assert cli.main(["vectors", "--quantiser", "nvfp4", "--out", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [([], "one of --unit, --convert, --quantiser and --all says what there shall be vectors of."),
+     (["--unit", "H100", "--all"], "one of --unit, --convert, --quantiser and --all"),
+     (["--unit", "H900"], "unknown GPU 'H900'"),
+     (["--unit", "H100", "--rows", "0"], "rows=0 is not possible"),
+     (["--unit", "H100", "--seed", "-1"], "seed=-1 is not possible"),
+     (["--convert", "fp32", "fp33"], "unknown format 'fp33'"),
+     (["--quantiser", "mxfp5"], "unknown scheme 'mxfp5'"),
+     (["--quantiser", "mxfp4", "--rule", "best"], "unknown rule")],
+)  # fmt: skip
+def test_the_command_refuses(words: list[str], text: str, tmp_path: Path, capsys: Any) -> None:
+    assert cli.main(["vectors", *words, "--out", str(tmp_path)]) == 2
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x.npz", "x.json"])
+def test_damaged_and_foreign_files_are_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    refusals.refuses(lambda: vectors.read(path), "cannot read vectors")
+    for data in (b"", b"not one of ours\n", b"# {}\n", b'# {"version": 1}\n1 2 # tie\n', b"\xff\xfe", b"[" * 9999):
+        path.write_bytes(data)
+        refusals.refuses(lambda: vectors.read(path), "are refused|cannot read")
+    one = vectors.products("V100", rows=20)
+    one.save(tmp_path)
+    own = tmp_path / f"{one.name}{path.suffix}"
+    rng, whole = np.random.default_rng(0), (own if path.suffix != ".json" else own.with_suffix(".bin")).read_bytes()
+    target = own if path.suffix != ".json" else own.with_suffix(".bin")
+    for _ in range(60):
+        cut = bytearray(whole)
+        if rng.random() < 0.5:
+            cut = cut[: rng.integers(1, len(cut))]
+        else:
+            cut[rng.integers(len(cut))] ^= 1 << int(rng.integers(8))
+        target.write_bytes(bytes(cut))
+        with contextlib.suppress(LabError):  # else a name or a reason was hit
+            again = vectors.read(own)
+            assert {k: v.tolist() for k, v in again.columns.items()} == {k: v.tolist() for k, v in one.columns.items()}
+
+
+def test_a_stochastic_rounding_says_its_word() -> None:
+    found = vectors.conversions("fp32", "e4m3")
+    at = found.about["rounding"].index("stochastic")
+    own = found.columns["rounding"] == at
+    assert found.columns["word"][own].any()
+    assert not found.columns["word"][~own].any()
+    x, word, y = (found.columns[n][own][2] for n in ("x", "word", "y"))
+    policy = found.about["overflow"][int(found.columns["overflow"][own][2])]
+    code, _ = exact.round_to(exact.decode(int(x), "fp32"), "e4m3", "stochastic", policy, word=int(word))
+    assert code == int(y)
