@@ -415,7 +415,7 @@ def _vectors_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=("txt", "npz", "bin"),
         default=["txt", "npz", "bin"],
-        help="of files: text, NumPy's, raw (default: all)",
+        help="of files: txt, npz, bin (default: all)",
     )
     add("--out", type=Path, required=True, metavar="DIR", help="where the files go")
 
