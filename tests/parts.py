@@ -25,7 +25,8 @@ PARTS = {
     ),
     # Clean environments and copies of the package; the tools of others.
     "environments": (
-        "test_publishing.py", "test_wheel.py", "test_portable.py", "test_strangers.py",
+        "test_publishing.py", "test_wheel.py", "test_portable.py", "test_strangers.py", "test_stored.py::test_bytes_*",
+        "test_stored.py::test_files_*",
         "test_recorder.py::test_the_recorder_runs_from_a_bare_source_tree_with_numpy_and_torch_alone",
         "test_visible.py::test_type_checkers_know_every_name_and_its_type",
     ),

@@ -23,7 +23,6 @@ Array = np.ndarray[Any, Any]
 MOST_DIMENSIONS = 32
 SHORT = 32  # a last dimension below this, as a convolution's, makes no row of its own
 FLOATS = ("fp64", "fp32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fnuz", "e5m2fnuz", "e2m1")
-INTEGERS = {f"{sign}int{bits}": bits for bits in (4, 8, 16, 32, 64) for sign in ("", "u")} | {"bool": 8}
 
 
 @dataclass(frozen=True)

@@ -121,12 +121,11 @@ E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12], f32)  # twice E2M1's, so that all are
 def mxfp4(x: Array) -> Array:
     """MXFP4: a power of two that makes the largest exponent E2M1's, and the nearest value, of two the first."""
     amax = np.abs(x).max(axis=1, keepdims=True)
-    exponent = np.floor(np.log2(amax, where=amax > 0, out=np.zeros_like(amax)))
-    e = np.where(amax > 0, exponent + 125, 0).astype(np.int64).astype(np.uint8)
-    table = np.concatenate([E2M1, -E2M1])
-    with np.errstate(over="ignore"):
-        codes = np.abs(table * half_power(e)[..., None] - x[..., None]).argmin(axis=2)
-    return np.hstack([e, nibbles(codes)])
+    logarithm = np.log2(np.where(amax > 0, amax, 1).astype(np.float64)).astype(f32)  # which may round to the next one
+    e = np.where(amax > 0, np.floor(logarithm) + 125, 0).astype(np.int64).astype(np.uint8)
+    middles = (E2M1[1:] + E2M1[:-1]) / f32(2)
+    codes = np.searchsorted(middles, np.abs(x) / half_power(e)).astype(np.uint8)
+    return np.hstack([e, nibbles(codes | ((x < 0) & (codes > 0)).astype(np.uint8) << np.uint8(3))])
 
 
 def half_power(e: Array) -> Array:
@@ -150,11 +149,8 @@ def _decode_mxfp4(data: Array) -> Array:
     return np.concatenate([E2M1, -E2M1])[of_nibbles(data[:, 1:])] * half_power(data[:, :1])
 
 
-def _decode_iq4_nl(data: Array) -> Array:
-    return LINEAR[of_nibbles(data[:, 2:])] * of_halves(data[:, :2])
-
-
-def _record(name: str, encoder: Any, decoder: Any, bits: int | None = None) -> Stored:
+def record(name: str, encoder: Any, decoder: Any, bits: int | None = None) -> Stored:
+    """The record of one of ggml's kinds; ``bits``: an argument of both functions."""
     block, size = next((block, size) for known, block, size in GGML.values() if known == name)
     if bits is not None:
         encoder, decoder = partial(encoder, bits=bits), partial(decoder, bits=bits)
@@ -162,11 +158,11 @@ def _record(name: str, encoder: Any, decoder: Any, bits: int | None = None) -> S
 
 
 RECORDS = (
-    _record("q4_0", symmetric, _decode_symmetric, 4),
-    _record("q4_1", with_minimum, _decode_minimum, 4),
-    _record("q5_0", symmetric, _decode_symmetric, 5),
-    _record("q5_1", with_minimum, _decode_minimum, 5),
-    _record("q8_0", q8_0, _decode_q8_0),
-    _record("mxfp4_ggml", mxfp4, _decode_mxfp4),
+    record("q4_0", symmetric, _decode_symmetric, 4),
+    record("q4_1", with_minimum, _decode_minimum, 4),
+    record("q5_0", symmetric, _decode_symmetric, 5),
+    record("q5_1", with_minimum, _decode_minimum, 5),
+    record("q8_0", q8_0, _decode_q8_0),
+    record("mxfp4_ggml", mxfp4, _decode_mxfp4),
 )
 """Their records."""

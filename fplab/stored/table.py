@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .ggml import RECORDS
+from . import ggml, kquants
 from .record import Stored
 
-STORED: dict[str, Stored] = {one.name: one for one in RECORDS}
+STORED: dict[str, Stored] = {one.name: one for one in (*ggml.RECORDS, *kquants.RECORDS)}
 """Every stored format by its name."""

@@ -1,0 +1,163 @@
+"""Stored formats: byte for byte what the library writes that each is held to, and back."""
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fplab.checkpoint import tensors
+from fplab.stored import STORED
+
+f32 = np.float32
+GGML = [name for name, one in STORED.items() if one.library.startswith("llama.cpp")]
+C_NAMES = {name: name.replace("_k", "_K").removesuffix("_ggml") for name in GGML}
+STUBS = """
+#include <stdlib.h>
+#include <stddef.h>
+void ggml_abort(const char *f, int l, const char *m, ...) { abort(); }
+size_t ggml_row_size(int t, long n) { abort(); }
+size_t ggml_type_size(int t) { abort(); }
+const char *ggml_type_name(int t) { return ""; }
+"""
+
+
+def package(name: str, folder: Path, source: bool = False) -> Path:
+    """A package's wheel, or its sources: from the folder ``FPLAB_PACKAGES`` or the index; skips where there is none."""
+    kept = Path(os.environ.get("FPLAB_PACKAGES", folder))
+    pattern = f"{name.replace('-', '?')}-*.{'tar.gz' if source else 'whl'}"
+    kind = ["--no-binary" if source else "--only-binary", name]
+    if not (found := sorted(kept.glob(pattern))):
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *kind, "-d", str(kept), name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        if done.returncode or not (found := sorted(kept.glob(pattern))):
+            pytest.skip(f"the package {name} is not to be had here: {done.stderr.strip()[-200:]}")
+    return found[0]
+
+
+@pytest.fixture(scope="session")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The library gguf, which llama.cpp's converters write files with."""
+    folder = tmp_path_factory.mktemp("gguf")
+    with zipfile.ZipFile(package("gguf", folder)) as wheel:
+        wheel.extractall(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield pytest.importorskip("gguf", exc_type=ImportError)
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """llama.cpp's reference functions, compiled as its own build does them: no fused operations."""
+    if shutil.which("gcc") is None:
+        pytest.skip("llama.cpp's C code needs gcc, which is not here.")
+    folder = tmp_path_factory.mktemp("llama")
+    with tarfile.open(package("llama-cpp-python", folder, source=True)) as archive:
+        inside = [one for one in archive if "/ggml/src/" in one.name or "/ggml/include/" in one.name]
+        sources = [one for one in inside if one.name.endswith((".h", "/src/ggml-quants.c"))]
+        archive.extractall(folder, sources, filter="data")
+    [quants] = folder.rglob("ggml-quants.c")
+    (folder / "stubs.c").write_text(STUBS, encoding="utf-8")
+    ggml, library = quants.parent.parent, folder / "quants.so"
+    include = [f"-I{path}" for path in (ggml / "include", ggml / "src", ggml / "src/ggml-cpu")]
+    flags = ["-O2", "-ffp-contract=off", "-shared", "-fPIC", "-w", "-D_GNU_SOURCE"]
+    files = [str(quants), str(folder / "stubs.c"), "-o", str(library), "-lm"]
+    subprocess.run(["gcc", *flags, *include, *files], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def written(llama: Any, name: str, x: np.ndarray) -> np.ndarray:
+    """The bytes that llama.cpp writes without an importance matrix."""
+    one = STORED[name]
+    out = np.zeros(x.size // one.block * one.size, np.uint8)
+    pointers = (x.ctypes.data_as(ctypes.c_void_p), out.ctypes.data_as(ctypes.c_void_p))
+    if name.startswith("iq4"):  # whose reference function tries fewer scales than the one that writes files
+        getattr(llama, f"quantize_{name}")(*pointers, ctypes.c_int64(1), ctypes.c_int64(x.size), None)
+    else:
+        getattr(llama, f"quantize_row_{C_NAMES[name]}_ref")(*pointers, ctypes.c_int64(x.size))
+    return out
+
+
+def samples() -> dict[str, np.ndarray]:
+    """Weights of many kinds, whole blocks of 256."""
+    rng = np.random.default_rng(7)
+    normal = rng.standard_normal((512, 256)).astype(f32)
+    outliers = normal.copy()
+    outliers[rng.random(normal.shape) < 0.01] *= 50
+    sparse = np.where(rng.random(normal.shape) < 0.9, f32(0), normal)
+    powers = np.nextafter(np.exp2(rng.integers(-20, 20, (512, 1))).astype(f32), f32(0)) * np.ones((1, 256), f32)
+    steps = rng.integers(-8, 8, normal.shape).astype(f32)
+    sizes = normal * np.exp2(rng.integers(-24, 12, (512, 8))).repeat(32, axis=1).astype(f32)
+    uneven = normal * np.exp2(rng.integers(-12, 3, (512, 16))).repeat(16, axis=1).astype(f32)
+    return {
+        "normal": normal * f32(0.02), "heavy": rng.standard_t(2, normal.shape).astype(f32), "outliers": outliers,
+        "sparse": sparse, "integers": steps, "sizes": sizes, "below powers": powers, "uneven": uneven,
+        "positive": np.abs(normal),
+        "negative": -np.abs(normal), "zero": np.zeros((4, 256), f32), "one": np.eye(4, 256, dtype=f32),
+        "tiny": normal[:64] * f32(1e-12), "same": np.full((4, 256), f32(0.7)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GGML)
+def test_bytes_are_llama_cpps(llama: Any, name: str) -> None:
+    one = STORED[name]
+    for kind, x in samples().items():
+        ours, theirs = one.encode(x).reshape(-1, one.size), written(llama, name, x).reshape(-1, one.size)
+        other = np.flatnonzero((ours != theirs).any(axis=1))
+        assert not other.size, (
+            f"{kind}: {other.size} of {len(ours)} blocks, {ours[other[0]]} and not {theirs[other[0]]}"
+        )
+        values = np.zeros(x.size, f32)
+        pointers = (theirs.ctypes.data_as(ctypes.c_void_p), values.ctypes.data_as(ctypes.c_void_p))
+        getattr(llama, f"dequantize_row_{C_NAMES[name]}")(*pointers, ctypes.c_int64(x.size))
+        assert np.array_equal(one.decode(theirs.reshape(-1)).view(np.uint32), values.view(np.uint32)), kind
+
+
+@pytest.mark.parametrize("name", GGML)
+def test_values_come_back_and_what_cannot_be_stored_is_refused(name: str) -> None:
+    one, x = STORED[name], samples()["normal"]
+    again = one.decode(one.encode(x)).reshape(x.shape)
+    assert np.sqrt(((again - x) ** 2).sum() / (x**2).sum()) < 2 ** (1.4 - one.bits)
+    with pytest.raises(ValueError, match=f"x has 33 elements; {name} has blocks of {one.block}"):
+        one.encode(np.zeros(33, f32))
+    with pytest.raises(ValueError, match=f"x has NaN or infinity, and {name} has neither"):
+        one.encode(np.full(one.block, np.nan, f32))
+    with pytest.raises(ValueError, match=f"{name} has blocks of {one.size} bytes, uint8"):
+        one.decode(np.zeros(one.size + 1, np.uint8))
+
+
+def test_files_of_gguf_are_read_as_their_library_wrote_them(gguf: Any, tmp_path: Path) -> None:
+    writer, x = gguf.GGUFWriter(str(tmp_path / "m.gguf"), "llama"), samples()["normal"]
+    writer.add_array("tokenizer.ggml.tokens", ["a", "bc", ""])
+    writer.add_uint32("llama.block_count", 1)
+    kinds = {name: getattr(gguf.GGMLQuantizationType, C_NAMES[name].upper()) for name in GGML}
+    encoded = {name: STORED[name].encode(x).reshape(len(x), -1) for name in GGML}
+    for name, kind in kinds.items():
+        writer.add_tensor(name, encoded[name], raw_dtype=kind)
+    writer.add_tensor("half", x.astype(np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    found = {one.name: one for one in tensors(tmp_path / "m.gguf")}
+    assert found.keys() == {*GGML, "half"}
+    assert np.array_equal(found["half"].values(), x.astype(np.float16).astype(f32).ravel())
+    for name, kind in kinds.items():
+        assert (found[name].stored, found[name].shape) == (name, x.shape)
+        theirs = gguf.dequantize(encoded[name], kind)
+        assert np.array_equal(found[name].values(), theirs.ravel()), name
+        assert np.array_equal(found[name].values(512, 1024), theirs.ravel()[512:1024]), name
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4_ggml"])
+def test_bytes_are_those_of_the_library_gguf(gguf: Any, name: str) -> None:
+    """Which has no other kinds; where it divides, its own rounding differs from C's for weights of odd sizes."""
+    kind, x = getattr(gguf.GGMLQuantizationType, C_NAMES[name].upper()), samples()["normal"]
+    assert np.array_equal(STORED[name].encode(x), gguf.quantize(x, kind).ravel())
