@@ -444,10 +444,24 @@ def _exercise_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument(
         "file", nargs="?", type=Path, default=Path("answers.py"), metavar="FILE", help="answers.py unless named"
     )
-    one = action("check", "Check the answers of a file; the exit status is 1 where one is wrong.")
+    drawn = "of the set whose numbers are drawn for each pupil, known by the file's name"
+    one.add_argument("--seed", type=int, metavar="N", help=drawn)
+    one = action(
+        "set", "Write what a class is handed: a file for each pupil, an nbgrader assignment, a Classroom template."
+    )
+    one.add_argument("chapter", metavar="CHAPTER", help="its number or name, or with --seed drawn")
+    one.add_argument("folder", type=Path, metavar="FOLDER", help="where the files go")
+    one.add_argument("--form", choices=("file", "nbgrader", "classroom"), default="file", help="for whom it is")
+    one.add_argument("--seed", type=int, metavar="N", help=drawn)
+    one.add_argument("--pupils", type=Path, metavar="FILE", help="their names, a line each")
+    one.add_argument("--teacher", action="store_true", help="with the solutions")
+    one = action("check", "Check the answers of a file, where the exit status is 1 if one is wrong, or grade a folder.")
     one.epilog = "The file runs with your rights, like any program. For answers of others there is --isolated."
     one.add_argument("file", type=Path, metavar="FILE", help="Python: functions and values named as the exercises are")
     one.add_argument("names", nargs="*", metavar="NAME", help="check these alone")
+    one.add_argument("--csv", type=Path, metavar="FILE", help="of a folder: a row a pupil, with points by exercise")
+    one.add_argument("--nbgrader", type=Path, metavar="FILE", help="of a folder: the CSV of nbgrader's gradebook")
+    one.add_argument("--seed", type=int, metavar="N", help=drawn)
     one.add_argument("--limit", type=float, default=5, metavar="S", help="seconds that a call may take (default: 5)")
     one.add_argument(
         "--isolated",
@@ -457,7 +471,9 @@ def _exercise_arguments(parser: argparse.ArgumentParser) -> None:
     one = action("show", "Print what an exercise asks.")
     one.add_argument("name", metavar="NAME")
     one.add_argument("--hint", action="store_true", help="with a hint")
-    action("solution", "Print a reference solution.").add_argument("name", metavar="NAME")
+    one = action("solution", "Print a reference solution.")
+    one.add_argument("name", metavar="NAME")
+    one.add_argument("--teacher", action="store_true", help="needed, so that nobody sees it by mistake")
     one = action(
         "progress", "Print how much was solved and in which file that is kept (delete it to start anew), or write CSV."
     )

@@ -1,13 +1,18 @@
 """``fplab exercise``, as a learner and a teacher meet it."""
 
 import csv
+import json
+from fractions import Fraction
+from pathlib import Path
 
+import jsonschema
 import pytest
 from answers_here import ChildHere
 
 import fplab
 from fplab import cli
-from fplab.exercises import command
+from fplab.exercises import command, grading, isolation
+from fplab.exercises.drawn import drawn
 
 GOOD = "def rne(x, n):\n    return round(x / 2**n)\n\nlargest_e4m3 = 448\n"
 
@@ -15,7 +20,8 @@ GOOD = "def rne(x, n):\n    return round(x / 2**n)\n\nlargest_e4m3 = 448\n"
 @pytest.fixture(autouse=True)
 def at_home(tmp_path, monkeypatch):
     monkeypatch.setenv("FPLAB_PROGRESS_DIR", str(tmp_path / "kept"))
-    monkeypatch.setattr(command, "Child", lambda limit, isolated: ChildHere(limit))
+    for module in (command, grading):
+        monkeypatch.setattr(module, "Child", lambda limit, isolated: ChildHere(limit))
     fplab.lang("en")
     yield
     fplab.lang("en")
@@ -85,7 +91,9 @@ def test_show_and_solution(capsys):
     assert "Hint: Compare x mod 2^n" in text
     assert cli.main(["exercise", "show", "rne", "--lang", "zh"]) == 0
     assert "平局取偶" in capsys.readouterr().out
-    assert cli.main(["exercise", "solution", "rne", "--lang", "en"]) == 0
+    assert cli.main(["exercise", "solution", "rne", "--lang", "en"]) == 2
+    assert "the solution of 'rne' is shown with --teacher" in capsys.readouterr().err
+    assert cli.main(["exercise", "solution", "rne", "--teacher"]) == 0
     assert "quotient % 2 == 1" in capsys.readouterr().out
 
 
@@ -143,3 +151,162 @@ def test_an_unknown_chapter_suggests_the_nearest(tmp_path, monkeypatch, capsys):
     assert "unknown chapter 'suns'. Allowed: 1 or bits, " in said
     assert said.endswith("Did you mean 'sums'?\n")
     assert list(tmp_path.iterdir()) == []
+
+
+# --- a class ------------------------------------------------------------------------------------------------------
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_a_folder_is_graded_into_a_csv_and_enters_no_progress(tmp_path, capsys):
+    folder = tmp_path / "7b"
+    (folder / "cem").mkdir(parents=True)
+    (folder / "ann.py").write_text(GOOD)
+    (folder / "bo.py").write_text("def rne(x, n:\n")
+    (folder / "cem" / "answers.py").write_text("def rne(x, n):\n    return x >> n\n\nlargest_e4m3 = 480\n")
+    (folder / "=dan.py").write_text("raise SystemExit")
+    grades, book = tmp_path / "grades.csv", tmp_path / "book.csv"
+    assert cli.main(["exercise", "check", str(folder), "--csv", str(grades), "--nbgrader", str(book)]) == 0
+    out = capsys.readouterr().out
+    assert "ann: 2 points, 2 of 2 passed" in out
+    assert "bo: 0 points, 0 of 0 passed; " in out
+    rows = {row["name"]: row for row in rows_of(grades)}
+    assert set(rows) == {"ann", "bo", "cem", "'=dan"}
+    assert rows["ann"] == {"name": "ann", "points": "2.0", "of": "2", "passed": "2", "largest_e4m3": "1.0",
+                           "rne": "1.0", "note": ""}  # fmt: skip
+    assert 0 < float(rows["cem"]["rne"]) < 0.5, "part of the credit: truncation is right on some inputs"
+    assert rows["cem"]["largest_e4m3"] == "0.0"
+    assert "is not Python" in rows["bo"]["note"]
+    scores = {row["student_id"]: row for row in rows_of(book)}
+    assert tuple(scores["ann"]) == grading.GRADEBOOK
+    assert (scores["ann"]["assignment"], scores["ann"]["score"], scores["ann"]["max_score"]) == ("7b", "2.0", "2.0")
+    assert fplab.exercises.progress.load() == {}
+    assert cli.main(["exercise", "check", str(folder / "cem"), "absorbed"]) == 0
+    assert "answers: 0 points, 0 of 0 passed" in capsys.readouterr().out
+    (tmp_path / "none").mkdir()
+    assert cli.main(["exercise", "check", str(tmp_path / "none")]) == 2
+    assert "has no file of answers: NAME.py, or NAME/answers.py." in capsys.readouterr().err
+
+
+def test_answers_of_others_are_nobodys_progress(tmp_path, monkeypatch):
+    monkeypatch.setattr(isolation, "demand", lambda file: None)
+    assert cli.main(["exercise", "check", answers(tmp_path, GOOD), "--isolated"]) == 0
+    assert fplab.exercises.progress.load() == {}
+
+
+FORMULAS = {  # what the answers are, a second time
+    "drawn_count": lambda low, binades: 1024 * binades,
+    "drawn_tie": lambda x: x + 1 if x % 4 == 3 else x - 1,
+    "drawn_stop": lambda k: Fraction(2**11, 2**k),
+    "drawn_scale": lambda k: k - 14,
+    "drawn_update": lambda e: e - 11,
+    "drawn_bytes": lambda ranks, share, stage, parameters: (
+        parameters * {1: 4 * ranks + 12, 2: 2 * ranks + 14, 3: 16}[stage] // ranks
+    ),
+    "drawn_ring": lambda ranks, share, width, parameters: 2 * (ranks - 1) * share * width,
+    "drawn_idle": lambda stages, micro_batches: Fraction(stages - 1, micro_batches + stages - 1),
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_drawn_answers_are_what_the_rule_says_and_pupils_have_other_numbers(name):
+    seen = [drawn(7, f"pupil {i}")[name] for i in range(40)]
+    for one in seen:
+        numbers = {field: value for field, value in one.numbers if field in FORMULAS[name].__code__.co_varnames}
+        assert FORMULAS[name](**numbers) == one.task.answer
+    assert seen[0].check(seen[0].task.answer, remember=False).passed
+    assert len({str(one.statement) for one in seen}) >= 8
+    assert {one.level for one in seen} == {seen[0].level}
+    assert str(drawn(7, "pupil 0")[name].statement) == str(seen[0].statement)
+
+
+def test_a_drawn_set_is_handed_out_and_graded_by_its_seed(tmp_path, capsys):
+    pupils, folder = tmp_path / "pupils.txt", tmp_path / "sets"
+    pupils.write_text("ann\nbo\n")
+    asked = ["exercise", "set", "drawn", str(folder), "--seed", "7", "--pupils", str(pupils), "--teacher"]
+    assert cli.main(asked) == 0
+    assert (folder / "ann.py").read_text() != (folder / "bo.py").read_text()
+    assert cli.main(asked) == 2
+    assert "is there already, and is kept" in capsys.readouterr().err
+    solutions = str(folder / "solutions")
+    assert cli.main(["exercise", "check", solutions, "--seed", "7", "--csv", str(tmp_path / "g.csv")]) == 0
+    assert [(row["name"], row["points"], row["of"]) for row in rows_of(tmp_path / "g.csv")] == [
+        ("ann", "12.0", "12"), ("bo", "12.0", "12"),
+    ]  # fmt: skip
+    (folder / "solutions" / "ann.py").replace(folder / "solutions" / "copied.py")
+    capsys.readouterr()
+    cli.main(["exercise", "check", solutions, "--seed", "7"])
+    assert "copied: 12 points" not in capsys.readouterr().out
+
+
+AUTOGRADING = {  # as GitHub's documentation and its runner, education/autograding, have it
+    "type": "object", "required": ["tests"], "additionalProperties": False,
+    "properties": {"tests": {"type": "array", "items": {
+        "type": "object", "additionalProperties": False,
+        "required": ["name", "setup", "run", "input", "output", "comparison", "timeout", "points"],
+        "properties": {
+            **{key: {"type": "string"} for key in ("name", "setup", "run", "input", "output")},
+            "comparison": {"enum": ["included", "exact", "regex"]}, "timeout": {"type": "number", "maximum": 60},
+            "points": {"type": "integer", "minimum": 0},
+        },
+    }}},
+}  # fmt: skip
+NBGRADER = {  # jupyter/nbgrader, nbgrader/nbgraderformat/v3.json
+    "type": "object", "required": ["schema_version", "grade", "locked", "solution"], "additionalProperties": False,
+    "properties": {
+        "schema_version": {"const": 3}, "grade_id": {"type": "string", "pattern": r"^[a-zA-Z0-9_\-]*$"},
+        **{key: {"type": "boolean"} for key in ("grade", "locked", "solution", "task")},
+        "points": {"type": "number", "minimum": 0},
+    },
+}  # fmt: skip
+
+
+def test_a_classroom_template_is_of_its_schema_and_its_commands_are_there(tmp_path):
+    assert cli.main(["exercise", "set", "sums", str(tmp_path), "--form", "classroom"]) == 0
+    tests = json.loads((tmp_path / ".github" / "classroom" / "autograding.json").read_text())
+    jsonschema.validate(tests, AUTOGRADING)
+    named = [one.name for one in fplab.exercises.registry().values() if one.chapter.name == "sums"]
+    assert [one["name"] for one in tests["tests"]] == named
+    assert (tmp_path / "answers.py").is_file()
+    assert cli.main(tests["tests"][0]["run"].replace("answers.py", str(tmp_path / "answers.py")).split()[1:]) == 2
+
+
+@pytest.mark.parametrize("teacher", [False, True])
+def test_an_nbgrader_assignment_has_its_metadata_and_hides_the_solutions(tmp_path, teacher):
+    nbformat = pytest.importorskip("nbformat")
+    asked = ["exercise", "set", "bits", str(tmp_path), "--form", "nbgrader"] + ["--teacher"] * teacher
+    assert cli.main(asked) == 0
+    notebook = nbformat.read(tmp_path / "source" / "bits" / "bits.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    marks = [cell.metadata.nbgrader for cell in notebook.cells]
+    for one in marks:
+        jsonschema.validate(one, NBGRADER)
+    assert len({one.grade_id for one in marks}) == len(marks)
+    named = [one for one in fplab.exercises.registry().values() if one.chapter.name == "bits"]
+    assert [one.points for one in marks if one.grade] == [one.level for one in named]
+    text = "\n".join(cell.source for cell in notebook.cells)
+    assert ("### BEGIN SOLUTION" in text) is teacher
+    assert ("largest_e4m3 = 448" in text) is teacher
+
+
+def test_the_cell_that_grades_gives_the_points(tmp_path):
+    """Run as nbgrader runs it: the last value of the cell is the part of the credit."""
+    text = json.loads(grading.notebook([fplab.exercises.exercise("rne")], command._answer, True))
+    space: dict[str, object] = {}
+    setup, _, answer, check = (cell["source"] for cell in text["cells"])
+    exec(setup + "\n" + answer + "\n" + check, space)
+    assert space["score"] == 1.0
+    with pytest.raises(AssertionError):
+        exec(setup + "\nrne = 3\n" + check, {})
+
+
+def test_every_chapters_solutions_have_all_points(tmp_path, capsys):
+    chapters = list(dict.fromkeys(one.chapter.name for one in fplab.exercises.registry().values()))
+    for name in chapters:
+        assert cli.main(["exercise", "set", name, str(tmp_path / name), "--teacher"]) == 0
+        (tmp_path / name / "solutions" / "answers.py").rename(tmp_path / f"{name}.py")
+        (tmp_path / name / "answers.py").unlink()
+    graded = [one for one in grading.grade(tmp_path) if one.pupil in chapters]
+    worth = {name: points for one in graded for name, points in one.points.items()}
+    assert worth == {name: one.level for name, one in fplab.exercises.registry().items()}

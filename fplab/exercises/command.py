@@ -5,14 +5,15 @@ import os
 import sys
 from pathlib import Path
 
-from ..columns import padded, width_of, wrapped
+from ..columns import as_csv, padded, width_of, wrapped
 from ..errors import LabError, unknown
 from ..language import lang
 from ..storage import demand_possible, write_text
 from ..words import Text, say
-from . import isolation, progress
-from .base import noted
+from . import grading, isolation, progress
+from .base import Exercise, noted
 from .chapters import exercise, registry
+from .drawn import drawn
 from .judge import judged
 from .process import Child, There, run_file
 from .tasks import LEVELS, Question
@@ -24,6 +25,9 @@ SCORE = say("{right} of {all} solved")
 KEPT = say("kept in {path}")
 STARTED = say("{n} exercises wait in {path}; fplab exercise check {path} looks at those that you have answered.")
 WRITTEN = say("{n} rows in {path}")
+GRADED = say("{pupil}: {points:g} points, {right} of {n} passed{note}")
+HIDDEN = "the solution of {name!r} is shown with --teacher; --hint of fplab exercise show helps before."
+FORMS = ("file", "nbgrader", "classroom")
 
 
 def list_all(args: Arguments) -> int:
@@ -50,19 +54,51 @@ def _score() -> Text:
 
 def start(args: Arguments) -> int:
     """Write a file with what a chapter asks, and a place for each answer; a file that is there is left alone."""
-    chapters = {question.chapter.name: question.chapter for question in registry().values()}
-    numbers = {form.format(question.number): question for question in chapters.values() for form in ("{}", "{:02}")}
-    if (chosen := {**chapters, **numbers}.get(args.chapter.lower())) is None:
-        raise unknown(
-            "chapter", args.chapter, [f"{question.number} or {name}" for name, question in chapters.items()], chapters
-        )
+    questions, chosen = _asked(args.chapter, args.seed, args.file.stem)
     demand_possible(args.file)
     if args.file.exists():
-        another = f"fplab exercise start {args.chapter} {chosen.name}.py"
+        another = f"fplab exercise start {args.chapter} {chosen}.py"
         raise LabError(f"{str(args.file)!r} is there already, and is kept. Name another file: {another}")
-    questions = [question for question in registry().values() if question.chapter == chosen]
     write_text(args.file, "\n\n".join(map(_stub, questions)))
     print(STARTED.fill(n=len(questions), path=args.file))
+    return 0
+
+
+def _asked(chapter: str, seed: int | None, pupil: str) -> tuple[list[Exercise], str]:
+    """The exercises of a chapter, or with a seed the drawn ones of a pupil; and a name for their file."""
+    if seed is not None and chapter.lower() == "drawn":
+        return list(drawn(seed, pupil).values()), "drawn"
+    chapters = {question.chapter.name: question.chapter for question in registry().values()}
+    numbers = {form.format(question.number): question for question in chapters.values() for form in ("{}", "{:02}")}
+    if (chosen := {**chapters, **numbers}.get(chapter.lower())) is None:
+        raise unknown(
+            "chapter", chapter, [f"{question.number} or {name}" for name, question in chapters.items()], chapters
+        )
+    return [question for question in registry().values() if question.chapter == chosen], chosen.name
+
+
+def hand_out(args: Arguments) -> int:
+    """Write a chapter's exercises, or drawn ones: a file a pupil, an nbgrader assignment or a Classroom template."""
+    pupils = args.pupils.read_text(encoding="utf-8").split() if args.pupils else ["answers"]
+    files: dict[Path, str] = {}
+    for pupil in pupils if args.form == "file" else ["answers"]:
+        questions, name = _asked(args.chapter, args.seed, pupil)
+        if args.form == "nbgrader":
+            files[args.folder / "source" / name / f"{name}.ipynb"] = grading.notebook(questions, _answer, args.teacher)
+            continue
+        files[args.folder / f"{pupil}.py"] = "\n\n".join(map(_stub, questions))
+        if args.form == "classroom":
+            files[args.folder / ".github" / "classroom" / "autograding.json"] = grading.autograding(questions)
+        if args.teacher:
+            solved = [grading.IMPORTS, *(str(one.solution()) for one in questions)]
+            files[args.folder / "solutions" / f"{pupil}.py"] = "\n\n".join(solved) + "\n"
+    for file in files:
+        demand_possible(file)
+        if file.exists():
+            raise LabError(f"{str(file)!r} is there already, and is kept. Name another folder.")
+    for file, text in files.items():
+        write_text(file, text)
+        print(file)
     return 0
 
 
@@ -70,32 +106,61 @@ def _stub(question: Question) -> str:
     """What an exercise asks as a comment, and an answer that is still open."""
     about = [f"--- {question.title} ({LEVELS[question.level - 1]})", *str(question.statement).split("\n")]
     lines = [f"# {line}".rstrip() for text in about for line in wrapped(text, 98) or [""]]
-    open_one = "\n    ..." if question.signature.endswith(":") else ""
-    return "\n".join([*lines, f"{question.signature}{open_one}", ""])
+    return "\n".join([*lines, _answer(question), ""])
+
+
+def _answer(question: Question) -> str:
+    """An answer that is still open."""
+    return question.signature + ("\n    ..." if question.signature.endswith(":") else "")
 
 
 def check_file(args: Arguments) -> int:
     """Check the answers of a file; the status is 1 where one is wrong."""
     if not 0 < args.limit <= 3600:
         raise LabError(f"--limit={args.limit:g} is no number of seconds; allowed: above 0, to 3600.")
-    file, names = str(args.file), [exercise(name).name for name in args.names]
+    if args.file.is_dir():
+        return check_folder(args)
+    questions = grading.questions_for(args.seed, args.file.stem)
+    file, names = str(args.file), [name if name in questions else exercise(name).name for name in args.names]
     if args.isolated:
         isolation.demand(Path(file))
         file = os.path.abspath(file)  # it runs in another folder
     failed = 0
     with Child(args.limit, Path(file) if args.isolated else None) as child:
-        answered = run_file(child, file, tuple(registry()))
+        answered = run_file(child, file, tuple(questions))
         if args.isolated:
             print(isolation.ISOLATED, file=sys.stderr)
         if missing := [name for name in names if name not in answered]:
             raise LabError(f"{file!r} has no answer to {', '.join(missing)}. It has: {', '.join(answered)}.")
         for i, name in enumerate(names or answered):
             if child.process is None:  # it ended at the answer before
-                run_file(child, file, tuple(registry()))
-            report = judged(exercise(name), There(exercise(name), child))
-            print(("\n" if i else "") + str(noted(report)), flush=True)  # at once: the next may take its time
+                run_file(child, file, tuple(questions))
+            report = judged(questions[name], There(questions[name], child))
+            own = report if args.isolated else noted(report)  # answers of others are nobody's own progress
+            print(("\n" if i else "") + str(own), flush=True)  # at once: the next may take its time
             failed |= not report.passed
     return int(failed)
+
+
+def check_folder(args: Arguments) -> int:
+    """Grade a folder of files, print a line for each, and write the CSV that is asked for."""
+    for file in filter(None, (args.csv, args.nbgrader)):
+        demand_possible(file)
+
+    def tick(one: grading.Graded) -> None:
+        row = grading.table([one])[1]
+        note = say("; {why}", why=one.note) if one.note else ""
+        print(GRADED.fill(pupil=one.pupil, points=row[1], right=row[3], n=len(one.points), note=note), flush=True)
+
+    graded = grading.grade(args.file, args.names, seed=args.seed, limit=args.limit, isolated=args.isolated, tick=tick)
+    if args.csv:
+        rows = grading.table(graded, args.names)
+        write_text(args.csv, "\ufeff" + as_csv(rows))  # the mark by which spreadsheets know UTF-8
+        print(WRITTEN.fill(n=len(rows) - 1, path=args.csv))
+    if args.nbgrader:
+        write_text(args.nbgrader, grading.gradebook(graded, args.file.resolve().name, args.names))
+        print(WRITTEN.fill(n=len(graded), path=args.nbgrader))
+    return 0
 
 
 def show_one(args: Arguments) -> int:
@@ -107,6 +172,8 @@ def show_one(args: Arguments) -> int:
 
 
 def show_solution(args: Arguments) -> int:
+    if not args.teacher:
+        raise LabError(HIDDEN.format(name=exercise(args.name).name))
     print(exercise(args.name).solution())
     return 0
 
@@ -127,7 +194,7 @@ def show_progress(args: Arguments) -> int:
 
 
 ACTIONS = {
-    "list": list_all, "start": start, "check": check_file, "show": show_one, "solution": show_solution,
+    "list": list_all, "start": start, "check": check_file, "show": show_one, "solution": show_solution, "set": hand_out,
     "progress": show_progress,
 }  # fmt: skip
 

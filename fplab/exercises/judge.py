@@ -80,13 +80,15 @@ class _Trial:
         from .cases import boundary_cases, random_cases, smallest
 
         name, task = self.exercise.name, self.task
-        failing = [case for case in boundary_cases(task) if self.fails(case)]
+        cases = boundary_cases(task)
+        failing = [case for case in cases if self.fails(case)]
         first = failing[0] if failing else None
         if first is None and not self.stopped:
             first = next((case for case in random_cases(name, task, task.random) if self.fails(case)), None)
         if first is not None:
+            share = sum(not wrong for wrong in self.wrong.values()) / max(len(cases), len(self.wrong))
             least = first if self.stopped else smallest(name, task, self.fails, first)
-            return Report(self.exercise, False, len(self.seen), self._failure(least))
+            return Report(self.exercise, False, len(self.seen), self._failure(least), share=share)
         if self.stopped:
             return Report(self.exercise, False, len(self.seen), Failure("late", says=self._too_slow()))
         return Report(self.exercise, True, len(self.seen))

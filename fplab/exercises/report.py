@@ -51,6 +51,7 @@ class Report:
     """How a check ended; ``str`` and a notebook show it in the chosen language.
 
     ``passed``: whether the answer is right. ``tried``: on how many inputs it ran. ``note``: what else is to be said.
+    ``share``: of the inputs before the search for the smallest, those on which a wrong function is right.
     """
 
     exercise: Question
@@ -58,6 +59,7 @@ class Report:
     tried: int
     failure: Failure | None = None
     note: Text | None = field(default=None, compare=False)
+    share: float = field(default=0.0, compare=False)
 
     def __str__(self) -> str:
         return text_of(self)

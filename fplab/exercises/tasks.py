@@ -141,7 +141,8 @@ class Question:
     """What is asked, in two languages, and what is known of its answers.
 
     ``name``: an identifier, by which answers are found in a file, and the words in ``exercises.toml``. ``level``: 1 to
-    3. ``mutants``: typical wrong answers. ``source``: where the rule comes from.
+    3. ``mutants``: typical wrong answers. ``source``: where the rule comes from. ``numbers``: what fills its words,
+    where they are drawn.
     """
 
     name: str
@@ -150,6 +151,7 @@ class Question:
     task: Implement | Predict | Find
     mutants: tuple[Mutant, ...]
     source: str = ""
+    numbers: tuple[tuple[str, Any], ...] = ()
 
     @property
     def title(self) -> Text:
@@ -171,7 +173,7 @@ class Question:
         return self._said("rule")
 
     def _said(self, what: str) -> Text:
-        return say(words()[self.name][what])
+        return say(words()[self.name][what], **dict(self.numbers))
 
     @property
     def signature(self) -> str:
