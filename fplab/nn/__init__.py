@@ -9,13 +9,14 @@ from ..lazily import index
 
 __all__ = [
     "FakeQuantize", "Int4Linear", "Int8Linear", "LearnedStep", "Quantization", "Recipe", "Way", "autocast",
-    "conversion", "emulate", "explain", "fake_quantize", "fake_quantized", "formats", "int4_linears",
+    "capture", "conversion", "emulate", "explain", "fake_quantize", "fake_quantized", "formats", "int4_linears",
     "int8_linears", "observe", "quantize", "shadow", "survey", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from .converting import conversion
     from .cuda_autocast import autocast
+    from .diagnose.dumps import capture
     from .diagnose.explain import explain
     from .diagnose.hybrids import Way
     from .diagnose.shadow import shadow
