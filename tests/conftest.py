@@ -107,6 +107,23 @@ def english():
     language.lang(before)
 
 
+@pytest.fixture
+def only_toy(monkeypatch, tmp_path):
+    """A toy experiment (``toy``) in the place of all experiments and of the hardware suite, in a folder of its own."""
+    import toy
+
+    from fplab import experiments
+    from fplab.hardware import suite
+
+    monkeypatch.setattr(experiments, "NAMES", experiments.NAMES)
+    monkeypatch.setattr(suite, "NAMES", ())
+    monkeypatch.chdir(tmp_path)
+    toy.install()
+    yield
+    for name in [name for name in sys.modules if name.startswith("fplab.experiments.toy")]:
+        del sys.modules[name]
+
+
 @pytest.fixture(scope="module")
 def one_thread():
     """torch on one thread, also where OMP_NUM_THREADS says otherwise."""

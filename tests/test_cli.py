@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +16,17 @@ import pytest
 import toy
 
 import fplab
-from fplab import cli, experiments, language
+from fplab import cli, language
 from fplab.experiments.outcomes import Evidence, failed
-from fplab.hardware import records, suite
+from fplab.hardware import records
 from fplab.training import checkpoints
 
 SOURCE = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
-def only_toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setattr(experiments, "NAMES", experiments.NAMES)
-    monkeypatch.setattr(suite, "NAMES", ())
-    monkeypatch.chdir(tmp_path)
+def only_toy(only_toy: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    toy.install()
-    yield
-    del sys.modules["fplab.experiments.toy"]
 
 
 def shell(*words: str, cwd: Path = SOURCE) -> subprocess.CompletedProcess[str]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import family_steps
 import pytest
 import torch
 from family_steps import library
@@ -23,11 +24,7 @@ def of_text(model: torch.nn.Module) -> torch.Tensor:
 
 
 def gpt() -> Made:
-    transformers = library("transformers")
-    config: Any = transformers.GPT2Config(
-        n_layer=2, n_head=2, n_embd=32, vocab_size=64, n_positions=16, bos_token_id=0, eos_token_id=0
-    )
-    return transformers.GPT2LMHeadModel(config), of_text
+    return family_steps.gpt2(), of_text
 
 
 def resnet() -> Made:
@@ -40,12 +37,7 @@ def resnet() -> Made:
 
 
 def mixture() -> Made:
-    transformers = library("transformers")
-    config: Any = transformers.MixtralConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, num_local_experts=4,
-    )  # fmt: skip
-    return transformers.MixtralForCausalLM(config), of_text
+    return family_steps.mixture(), of_text
 
 
 def deepseek() -> Made:

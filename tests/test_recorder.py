@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,6 @@ import pytest
 import toy
 from refusals import refuses
 
-from fplab import experiments
 from fplab.errors import LabError
 from fplab.experiments import recorder, runner, table
 from fplab.experiments.outcomes import Status
@@ -22,6 +20,7 @@ from fplab.hardware import environment, records, suite
 from fplab.hardware.cases import Arrays
 
 suite_names = suite.NAMES
+pytestmark = pytest.mark.usefixtures("only_toy")
 SOURCE = Path(__file__).resolve().parent.parent
 BLOCKER = """
 import sys
@@ -34,15 +33,6 @@ class Without:
         return getattr(self.finder, name)
 sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 """
-
-
-@pytest.fixture(autouse=True)
-def only_toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(experiments, "NAMES", experiments.NAMES)
-    monkeypatch.setattr(suite, "NAMES", ())
-    toy.install()
-    yield
-    del sys.modules["fplab.experiments.toy"]
 
 
 def gpu_record(**changes: Any) -> records.Record:

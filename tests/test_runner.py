@@ -29,21 +29,11 @@ from fplab.experiments.frame import Result
 from fplab.experiments.outcomes import Evidence, Status, absent, failed, passed
 from fplab.experiments.progress import progress
 from fplab.experiments.table import Row, counts, render
-from fplab.hardware import environment, records, suite
+from fplab.hardware import environment, records
 from fplab.words import say
 
 TESTS = Path(__file__).resolve().parent
-
-
-@pytest.fixture(autouse=True)
-def only_toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setattr(experiments, "NAMES", experiments.NAMES)
-    monkeypatch.setattr(suite, "NAMES", ())
-    monkeypatch.chdir(tmp_path)
-    toy.install()
-    yield
-    for name in [n for n in sys.modules if n.startswith("fplab.experiments.toy")]:
-        del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("only_toy")
 
 
 def run(**options: Any) -> runner.Finished:
