@@ -23,10 +23,12 @@ PARTS = {
     "site": (
         "test_pages.py", "test_pages_live.py::test_every_picture_that_was_drawn_beforehand_is_the_widgets_own",
     ),
-    # Clean environments and copies of the package; the tools of others.
+    # Clean environments and copies of the package; the tools and servers of others.
     "environments": (
         "test_publishing.py", "test_wheel.py", "test_portable.py", "test_strangers.py", "test_stored.py::test_bytes_*",
         "test_stored.py::test_files_*",
+        "test_lab.py::test_the_lab_is_served_with_its_token_and_ends_with_its_command",
+        "test_lab.py::test_two_labs_started_at_once_have_a_port_each",
         "test_recorder.py::test_the_recorder_runs_from_a_bare_source_tree_with_numpy_and_torch_alone",
         "test_visible.py::test_type_checkers_know_every_name_and_its_type",
     ),
@@ -64,12 +66,13 @@ PARTS = {
         "test_sweep.py::test_a_rank_that_dies_loses_its_cell_alone",
         "test_sweep.py::test_twenty_kills_lose_nothing_that_was_done",
     ),
-    # Kernels compiled anew, and kept.
+    # Kernels compiled anew, and kept; torch's compiler.
     "caches": (
         "test_kernel_cache.py", "test_benchmarks.py::test_the_benchmark_of_first_calls_runs_to_its_end_at_toy_size",
         "test_exercises_isolation.py::test_kernels_that_are_kept_are_not_compiled_again",
         "test_few.py::test_a_first_call_compiles_nothing", "test_few.py::test_a_kernel_in_the_cache_makes_all_products",
         "test_nn_emulate_refused.py::test_torch_compile_is_refused_cached_or_not",
+        "test_optimizer_base.py::test_the_compiler_of_torch_is_imported_by_those_alone_who_compile",
         "test_shadow.py::test_torch_compile_is_refused_cached_or_not",
         "test_structure.py::test_a_long_compilation_says_how_far_it_is_and_is_cached",
         "test_structure.py::test_an_edit_of_a_callee_in_another_file_is_noticed",
