@@ -109,10 +109,10 @@ def _operate(
 def _by_hardware(op: int, flats: list[Any]) -> Array:
     """FP32 results of this processor, each NaN the canonical one."""
     with np.errstate(all="ignore"):
-        found: Array = HARDWARE[op](*flats)
-    if (nan := np.isnan(found)).any():
-        found[nan] = np.nan
-    return found
+        result: Array = HARDWARE[op](*flats)
+    if (nan := np.isnan(result)).any():
+        result[nan] = np.nan
+    return result
 
 
 def _fast_binary(op: int, flats: list[Any], result: Array, spec: Any) -> None:

@@ -110,8 +110,8 @@ class Bounds:
         width = max(width_of(str(text)) for text in (head, *(text for text, _ in rows)))
         lines = [str(say("{what}: {n:,} results, K = {k:,}", what=self.what, n=self.measured.size, k=self.k))]
         lines.append(f"{padded(str(head), width)}  {say('median')!s:>9}  {say('largest')!s:>9}")
-        for text, found in rows:
-            least, most = (float(f(found)) if found.size else 0.0 for f in (np.median, np.max))
+        for text, column in rows:
+            least, most = (float(f(column)) if column.size else 0.0 for f in (np.median, np.max))
             lines.append(f"{padded(str(text), width)}  {least:9.2e}  {most:9.2e}")
         used = say("of the worst case {share:.1%} is used; above the probable bound: {over:.2%}; {assumption}")
         lines.append(str(used.fill(share=self.used, over=self.exceeded, assumption=self.assumption)))
@@ -163,12 +163,12 @@ class Partial:
         none does with the probability asked for.
         """
         worst, drift, square = self.worst + lost, self.drift + lost, self.square
-        for one in rule(self.most + self.worst):
-            worst = worst + one.times * one.most
-        for one in rule(self.most + self.likely):
-            half = one.most / 2 if one.directed else one.most
-            square = square + one.times * half**2
-            drift = drift + (one.times * half if one.directed else 0.0)
+        for step in rule(self.most + self.worst):
+            worst = worst + step.times * step.most
+        for step in rule(self.most + self.likely):
+            half = step.most / 2 if step.directed else step.most
+            square = square + step.times * half**2
+            drift = drift + (step.times * half if step.directed else 0.0)
         most = self.most + products
         worst = np.where(most + worst <= self.largest, worst, np.inf)
         return replace(self, most=most, worst=worst, drift=drift, square=square)
@@ -214,9 +214,9 @@ class Operands:
         def taken(x: Array) -> Array:
             if inside.size == k.size:
                 return np.asarray(x[:, chosen])
-            found = np.zeros((len(x), k.size))
-            found[:, : inside.size] = x[:, chosen]
-            return found
+            padded_k = np.zeros((len(x), k.size))
+            padded_k[:, : inside.size] = x[:, chosen]
+            return padded_k
 
         scales = self.scales and (taken(self.scales[0]), taken(self.scales[1]))
         return replace(self, a=taken(self.a), b=taken(self.b), scales=scales)
@@ -228,8 +228,8 @@ def _chain(model: Model, x: Operands, partial: Partial) -> Partial:
     width = unit.width(model)
     count = x.a.shape[1] // width
     if x.shape:  # all products together, then at every step the most that a partial sum can be
-        one, none, length = np.ones(1), np.zeros(1), np.full(1, float(width))
-        partial = partial.rounded(lambda held: unit.roundings(model, Known(one, length, one, none)))
+        unit_sum, none, length = np.ones(1), np.zeros(1), np.full(1, float(width))
+        partial = partial.rounded(lambda held: unit.roundings(model, Known(unit_sum, length, unit_sum, none)))
         for _ in range(count):
             partial = partial.rounded(lambda held: unit.roundings(model, Known(none, length, none, held)))
         return partial
@@ -286,13 +286,13 @@ def _of_shape(
 ) -> Gamma:
     """A product of K terms of which only the sum of magnitudes is known, as 1."""
     if k == 0 or units.of(model).order_free(model):
-        found = _start(np.ones(1), math.inf, 1, rate, True)
+        partial = _start(np.ones(1), math.inf, 1, rate, True)
     else:
         x = Operands(np.zeros((1, k)), np.zeros((1, k)), np.zeros(1), shape=True)
-        found = _walk(model, x, plan, rate, tile, tiles)
+        partial = _walk(model, x, plan, rate, tile, tiles)
     if store is not None:
-        found = found.rounded(_to(store))
-    return Gamma(float(found.worst[0] * SAFE), float(found.likely[0] * SAFE))
+        partial = partial.rounded(_to(store))
+    return Gamma(float(partial.worst[0] * SAFE), float(partial.likely[0] * SAFE))
 
 
 @quotes_call
@@ -334,8 +334,8 @@ def dot(
     rows = [np.atleast_2d(part).astype(np.float64) for part in (x, y)]
     added = _read_c(c, model, rows[0].shape[:1])
     scales = _expanded([None if s is None else np.atleast_2d(s) for s in how.values()], rows, model)
-    one = _compare(model, rows, added, scales, np.atleast_1d(computed), store, ONE_CHAIN, _share(rate))
-    return one if computed.ndim else _first(one)
+    bounds = _compare(model, rows, added, scales, np.atleast_1d(computed), store, ONE_CHAIN, _share(rate))
+    return bounds if computed.ndim else _first(bounds)
 
 
 @quotes_call
@@ -363,7 +363,7 @@ def matmul(
     (m, n), added = computed.shape, _read_c(c, model, computed.shape)
     sides = [None if s is None else np.asarray(s) for s in (scale_a, scale_b)]
     sides = [sides[0], None if sides[1] is None else sides[1].T]
-    found = {name: np.zeros((m, n)) for name in ARRAYS}
+    arrays = {name: np.zeros((m, n)) for name in ARRAYS}
     largest = 0.0
     for rows, columns, tile, tiles in plan.regions(m, n):
         for i in range(m)[rows]:
@@ -372,19 +372,19 @@ def matmul(
             some = [None if sides[0] is None else np.broadcast_to(sides[0][i], (len(right), sides[0].shape[1])),
                     None if sides[1] is None else sides[1][columns]]  # fmt: skip
             scales = _expanded(some, [left, right], model)
-            one = _compare(model, [left, right], added[i, columns], scales, computed[i, columns], store, plan,
+            bounds = _compare(model, [left, right], added[i, columns], scales, computed[i, columns], store, plan,
                            _share(rate), tile, tiles)  # fmt: skip
             for name in ARRAYS:
-                found[name][i, columns] = getattr(one, name)
-            largest = max(largest, one.gamma)
-    return Bounds(_named(model), x.shape[1], gamma=largest, rate=_share(rate), assumption=NEAREST, **found)
+                arrays[name][i, columns] = getattr(bounds, name)
+            largest = max(largest, bounds.gamma)
+    return Bounds(_named(model), x.shape[1], gamma=largest, rate=_share(rate), assumption=NEAREST, **arrays)
 
 
 ARRAYS = ("worst", "probable", "measured", "magnitude", "condition")
 
 
-def _first(one: Bounds) -> Bounds:
-    return replace(one, **{name: getattr(one, name)[0] for name in ARRAYS})
+def _first(bounds: Bounds) -> Bounds:
+    return replace(bounds, **{name: getattr(bounds, name)[0] for name in ARRAYS})
 
 
 def _share(rate: float) -> float:
@@ -395,10 +395,10 @@ def _share(rate: float) -> float:
 
 def _symmetric(name: str, fmt: FormatLike) -> Format:
     """A format to round to: of one without signs or zero nothing here is true."""
-    found = formats.get(fmt)
-    if not (found.signed and found.zero):
-        raise LabError(f"{name}={found.name!r} has no bounds; allowed: formats with negative numbers and a zero.")
-    return found
+    form = formats.get(fmt)
+    if not (form.signed and form.zero):
+        raise LabError(f"{name}={form.name!r} has no bounds; allowed: formats with negative numbers and a zero.")
+    return form
 
 
 def _read_c(c: Any, model: Model, shape: tuple[int, ...]) -> Array:
@@ -412,11 +412,11 @@ def _expanded(scales: list[Any], rows: list[Array], model: Model) -> tuple[Array
     if model.scale is None:
         return None
     length, shape = model.scale[1], rows[0].shape
-    one, two = (
+    left, two = (
         np.ones(shape) if s is None else np.repeat(np.abs(np.asarray(s, np.float64)), length, axis=1)[:, : shape[1]]
         for s in scales
     )
-    return one, two
+    return left, two
 
 
 def _named(model: Model) -> Text:
@@ -435,16 +435,16 @@ def _compare(
             raise LabError(f"{name} holds {part[~np.isfinite(part)][0]}; a bound needs finite operands.")
     k = rows[0].shape[1]
     x = Operands(np.abs(rows[0]), np.abs(rows[1]), np.abs(c), scales)
-    found = _walk(model, x, plan, rate, tile, tiles) if k else _start(x.c, math.inf, 1, rate)
+    partial = _walk(model, x, plan, rate, tile, tiles) if k else _start(x.c, math.inf, 1, rate)
     stored = None if store is None else _symmetric("store", store)
     if stored is not None:
-        found = replace(found, largest=stored.max).rounded(_to(stored))
-    worst = found.worst * SAFE
+        partial = replace(partial, largest=stored.max).rounded(_to(stored))
+    worst = partial.worst * SAFE
     a, b = rows if scales is None else (rows[0] * scales[0], rows[1] * scales[1])
     error, exact = off(a, b, c, np.asarray(computed, np.float64))
     shape_alone = _of_shape(k, model, plan, rate, tile, tiles, stored).worst
-    return Bounds(_named(model), k, worst, found.likely * SAFE,
-                  error, found.most, _condition(found.most, exact), shape_alone, rate, NEAREST)  # fmt: skip
+    return Bounds(_named(model), k, worst, partial.likely * SAFE,
+                  error, partial.most, _condition(partial.most, exact), shape_alone, rate, NEAREST)  # fmt: skip
 
 
 def _condition(magnitude: Array, exact: Array) -> Array:
@@ -463,8 +463,8 @@ def off(a: Array, b: Array, c: Array, computed: Array) -> tuple[Array, Array]:
     """
     finite = np.isfinite(computed)
     last = np.where(finite, computed, 0.0)
-    one = np.ones((len(a), 1))
-    left, right = np.hstack([a, c[:, None], last[:, None]]), np.hstack([b, one, -one])
+    column = np.ones((len(a), 1))
+    left, right = np.hstack([a, c[:, None], last[:, None]]), np.hstack([b, column, -column])
     narrow = [np.asarray(part, np.float32) for part in (left, right)]
     add = _whole
     if all(np.array_equal(*pair) for pair in zip(narrow, (left, right), strict=True)):
@@ -475,8 +475,8 @@ def off(a: Array, b: Array, c: Array, computed: Array) -> tuple[Array, Array]:
 
 def _kulisch(x: Array, y: Array) -> Array:
     """Rows of float32 numbers."""
-    found = numeric.dot(x, y, "fp32", accumulate="exact", store="fp64")
-    return np.asarray(found, np.float64)
+    total = numeric.dot(x, y, "fp32", accumulate="exact", store="fp64")
+    return np.asarray(total, np.float64)
 
 
 def _whole(x: Array, y: Array) -> Array:
@@ -559,8 +559,8 @@ def sums(
     else:
         computed = np.asarray(numeric.dot(left, right, source, **how), np.float64)
     terms = np.abs(left * right)
-    found = _order(terms, acc, mode, order, block, few, rate)
-    worst = found.worst * SAFE
+    partial = _order(terms, acc, mode, order, block, few, rate)
+    worst = partial.worst * SAFE
     error, exact = off(left, right, np.zeros(len(left)), computed)
     first = np.eye(1, max(1, terms.shape[1]))  # is all there is, and held throughout
     shape = _order(first, acc, mode, order, block, few, rate)
@@ -568,8 +568,8 @@ def sums(
         "{fmt} into {acc}, {order}, {rounding}", fmt=source.name, acc=acc.name, order=order, rounding=mode.value
     )
     assumption = STOCHASTIC.fill(bits=few) if mode.random else NEAREST
-    result = Bounds(named, terms.shape[1], worst, found.likely * SAFE, error, found.most,
-                    _condition(found.most, exact), float(shape.worst[0] * SAFE), rate, assumption)  # fmt: skip
+    result = Bounds(named, terms.shape[1], worst, partial.likely * SAFE, error, partial.most,
+                    _condition(partial.most, exact), float(shape.worst[0] * SAFE), rate, assumption)  # fmt: skip
     return result if operands[0].flat.reshape(operands[0].shape).ndim == 2 else _first(result)
 
 
@@ -593,14 +593,14 @@ def _order(terms: Array, acc: Format, mode: Rounding, order: str, block: int, fe
     def term(k: int) -> Partial:
         return _start(terms[:, k], acc.max, 2 * n, rate)
 
-    def one(k: int) -> Partial:
+    def bound_of(k: int) -> Partial:
         return term(k).rounded(rule)
 
     def plus(p: Partial, q: Partial) -> Partial:
         return p.plus(q, rule)
 
     def chain(places: range) -> Partial:
-        total = one(places[0])
+        total = bound_of(places[0])
         for k in places[1:]:
             total = plus(total, term(k))
         return total
@@ -608,7 +608,7 @@ def _order(terms: Array, acc: Format, mode: Rounding, order: str, block: int, fe
     if n == 0:
         return _start(np.zeros(len(terms)), acc.max, 1, rate)
     if order == "pairwise":
-        parts = [one(k) for k in range(n)]
+        parts = [bound_of(k) for k in range(n)]
         while len(parts) > 1:
             parts = [
                 *(plus(p, q) for p, q in zip(parts[::2], parts[1::2], strict=False)),

@@ -56,11 +56,11 @@ def list_experiments(args: Arguments) -> int:
 
     width, colour = terminal_width(), colour_wanted()
     for name in NAMES:
-        one = load(name)
-        about = say("{claims} claims, {cases} GPU cases, at most {seconds:g} s", claims=len(one.claims))
-        about = about.fill(cases=len(one.asks(one.quick)), seconds=one.budget)
-        print(paint(f"{name}: {one.title}", "1", colour))
-        print(*(f"  {line}" for line in wrapped(str(one.question), width - 2)), sep="\n")
+        experiment = load(name)
+        about = say("{claims} claims, {cases} GPU cases, at most {seconds:g} s", claims=len(experiment.claims))
+        about = about.fill(cases=len(experiment.asks(experiment.quick)), seconds=experiment.budget)
+        print(paint(f"{name}: {experiment.title}", "1", colour))
+        print(*(f"  {line}" for line in wrapped(str(experiment.question), width - 2)), sep="\n")
         print(paint(f"  {about}", "2", colour))
     print("\n" + str(say("fplab run runs them all, fplab run NAME one of them.")))
     return 0
@@ -85,27 +85,27 @@ def run(args: Arguments) -> int:
     table, jobs = Table.of_claims(names, width, colour), min(num_threads(), len(names))
     seen = sys.stderr.isatty()  # a log has no progress
     with contextlib.nullcontext() if seen else settings.silent_compiler():
-        for one in run_experiments(
+        for ended in run_experiments(
             args.names, full=args.full, out=out, pictures=args.pictures, jobs=jobs, quiet=not seen
         ):
             if args.claims:
-                print(*([] if done else ["", *table.head()]), *table.rows(one.rows), sep="\n", flush=True)
-            done.append(one)
-    found = findings.in_order(done, names)
-    report = findings.write(found, out)
+                print(*([] if done else ["", *table.head()]), *table.rows(ended.rows), sep="\n", flush=True)
+            done.append(ended)
+    ordered = findings.in_order(done, names)
+    report = findings.write(ordered, out)
     if args.claims:
         print(table.rule, *times(done, time.perf_counter() - start, jobs), "", sep="\n")
-    print(*findings.screen(found, report, width, colour), *remarks(done), sep="\n")
-    return int(bool(failures([row for one in done for row in one.rows])))
+    print(*findings.screen(ordered, report, width, colour), *remarks(done), sep="\n")
+    return int(bool(failures([row for ended in done for row in ended.rows])))
 
 
 def times(done: Sequence[Finished], wall: float, jobs: int) -> list[str]:
     """How long each experiment and all of them took."""
     took: list[Text] = []
-    for one in done:
-        budget = say(" of {seconds:g} s", seconds=one.budget) if one.budget else NOTHING
-        took.append(say("{name} {seconds:.1f} s{budget}", name=one.name, seconds=one.seconds, budget=budget))
-    cores = sum(one.seconds + one.compiling for one in done)
+    for ended in done:
+        budget = say(" of {seconds:g} s", seconds=ended.budget) if ended.budget else NOTHING
+        took.append(say("{name} {seconds:.1f} s{budget}", name=ended.name, seconds=ended.seconds, budget=budget))
+    cores = sum(ended.seconds + ended.compiling for ended in done)
     whole = say("in all {cores:.0f} s of cores, {wall:.0f} s by the clock, in {jobs} process{es}", cores=cores)
     took.append(whole.fill(wall=wall, jobs=jobs, es="es" * (jobs > 1)))
     line = say("seconds of one core: {took}", took=joined(took, COMMA))
@@ -115,9 +115,9 @@ def times(done: Sequence[Finished], wall: float, jobs: int) -> list[str]:
 def remarks(done: Sequence[Finished]) -> list[str]:
     """What compiling took, and which experiments took longer than they are meant to."""
     lines = []
-    if (compiling := sum(one.compiling for one in done)) >= 0.1:
+    if (compiling := sum(ended.compiling for ended in done)) >= 0.1:
         lines.append(say("Compiling kernels, once on a machine, took {seconds:.0f} s of one core.", seconds=compiling))
-    if over := [one.name for one in done if one.budget and one.seconds > one.budget]:
+    if over := [ended.name for ended in done if ended.budget and ended.seconds > ended.budget]:
         lines.append(say("Took longer than intended, as on a busy machine: {names}.", names=joined(over, COMMA)))
     return [part for line in lines for part in wrapped(str(line), terminal_width(), indent=" " * 6)]
 
@@ -141,12 +141,12 @@ def figures(args: Arguments) -> int:
     known(args.names)  # what is wrong with the request is said before anything begins
     demand_writable(out)
     rows = []
-    for one in run_experiments(
+    for ended in run_experiments(
         args.names, full=args.full, out=out, claims=False, pictures=args.pictures, jobs=num_threads()
     ):
-        for path in one.files:
+        for path in ended.files:
             print(path, flush=True)
-        rows += one.rows
+        rows += ended.rows
     return show(rows) if rows else 0
 
 
@@ -180,23 +180,23 @@ def record(args: Arguments) -> int:
     meta = done[0].record.meta
     about = say("{device}, driver {driver}, torch {torch}, CUDA {cuda}", device=meta["device"], torch=meta["torch"])
     print(about.fill(driver=meta["driver"] or "-", cuda=meta["cuda"] or "-"))
-    wide = max(len(one.record.experiment) for one in done)
-    for one in done:
-        size = sum(size for _, size in one.files) / 1e6
-        said = [say("{n:3} cases recorded, {size:.2f} MB", n=len(one.record.cases), size=size)]
-        if lacking := one.record.meta.get("not here"):
+    wide = max(len(part.record.experiment) for part in done)
+    for part in done:
+        size = sum(size for _, size in part.files) / 1e6
+        said = [say("{n:3} cases recorded, {size:.2f} MB", n=len(part.record.cases), size=size)]
+        if lacking := part.record.meta.get("not here"):
             first = next(iter(lacking.values()))
             said.append(say("not on this device: {n} cases, such as {first}", n=len(lacking), first=first))
         said += [say("failed on this device: {step}: {message}", step=step, message=message)
-                 for step, message in one.record.failed.items()]  # fmt: skip
-        for name, line in zip([one.record.experiment, *[""] * len(said)], said, strict=False):
+                 for step, message in part.record.failed.items()]  # fmt: skip
+        for name, line in zip([part.record.experiment, *[""] * len(said)], said, strict=False):
             print(f"  {name:<{wide}}  {line}")
-    print(say("files:"), *(f"  {path}" for one in done for path, _ in one.files), sep="\n")
-    if not all(one.record.is_evidence for one in done):
+    print(say("files:"), *(f"  {path}" for part in done for path, _ in part.files), sep="\n")
+    if not all(part.record.is_evidence for part in done):
         print(
             say("This CPU stands in for a GPU: fplab verify compares its bits, but they are no evidence about a GPU.")
         )
-    return 0 if any(one.record.cases for one in done) else 1
+    return 0 if any(part.record.cases for part in done) else 1
 
 
 def with_lines(tick: Callable[[float, str], None]) -> Callable[[float, str], None]:
@@ -228,15 +228,15 @@ def verify(args: Arguments) -> int:
     for folder in args.folders:
         records_in(folder)  # what is wrong with the request is said before anything begins
     with progress(str(say("comparing bits"))) as tick:
-        found = verify_records(args.folders, args.live, args.device, tick, args.corpus)
-    rows = [one.row for one in found]
+        compared = verify_records(args.folders, args.live, args.device, tick, args.corpus)
+    rows = [case.row for case in compared]
     if not args.json:
         print()
-        after = sorted({f"{say(one.row.evidence)}: {one.device}" for one in found if one.device})
+        after = sorted({f"{say(case.row.evidence)}: {case.device}" for case in compared if case.device})
         return show(rows, CASES, after + wrapped(str(UNSIGNED), terminal_width()) if args.folders else after)
     import json
 
-    print(json.dumps({"rows": [one.as_json() for one in found], "summary": tally(rows).en}, indent=2))
+    print(json.dumps({"rows": [row.as_json() for row in compared], "summary": tally(rows).en}, indent=2))
     return int(bool(failures(rows)))
 
 
@@ -434,50 +434,50 @@ def _exercise_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
 
     def action(name: str, does: str) -> argparse.ArgumentParser:
-        one = actions.add_parser(name, prog=f"fplab exercise {name}", description=does, help=does)
-        one.add_argument("--lang", choices=("en", "zh"), help="English or Chinese (default: FPLAB_LANG, or English)")
-        return one
+        sub = actions.add_parser(name, prog=f"fplab exercise {name}", description=does, help=does)
+        sub.add_argument("--lang", choices=("en", "zh"), help="English or Chinese (default: FPLAB_LANG, or English)")
+        return sub
 
     action("list", "Print every exercise by chapter, with what was solved.")
-    one = action("start", "Write a file with what a chapter asks and a place for each answer.")
-    one.add_argument("chapter", metavar="CHAPTER", help="its number or name, such as 4 or sums")
-    one.add_argument(
+    sub = action("start", "Write a file with what a chapter asks and a place for each answer.")
+    sub.add_argument("chapter", metavar="CHAPTER", help="its number or name, such as 4 or sums")
+    sub.add_argument(
         "file", nargs="?", type=Path, default=Path("answers.py"), metavar="FILE", help="answers.py unless named"
     )
     drawn = "of the set whose numbers are drawn for each pupil, known by the file's name"
-    one.add_argument("--seed", type=int, metavar="N", help=drawn)
-    one = action(
+    sub.add_argument("--seed", type=int, metavar="N", help=drawn)
+    sub = action(
         "set", "Write what a class is handed: a file for each pupil, an nbgrader assignment, a Classroom template."
     )
-    one.add_argument("chapter", metavar="CHAPTER", help="its number or name, or with --seed drawn")
-    one.add_argument("folder", type=Path, metavar="FOLDER", help="where the files go")
-    one.add_argument("--form", choices=("file", "nbgrader", "classroom"), default="file", help="for whom it is")
-    one.add_argument("--seed", type=int, metavar="N", help=drawn)
-    one.add_argument("--pupils", type=Path, metavar="FILE", help="their names, a line each")
-    one.add_argument("--teacher", action="store_true", help="with the solutions")
-    one = action("check", "Check the answers of a file, where the exit status is 1 if one is wrong, or grade a folder.")
-    one.epilog = "The file runs with your rights, like any program. For answers of others there is --isolated."
-    one.add_argument("file", type=Path, metavar="FILE", help="Python: functions and values named as the exercises are")
-    one.add_argument("names", nargs="*", metavar="NAME", help="check these alone")
-    one.add_argument("--csv", type=Path, metavar="FILE", help="of a folder: a row a pupil, with points by exercise")
-    one.add_argument("--nbgrader", type=Path, metavar="FILE", help="of a folder: the CSV of nbgrader's gradebook")
-    one.add_argument("--seed", type=int, metavar="N", help=drawn)
-    one.add_argument("--limit", type=float, default=5, metavar="S", help="seconds that a call may take (default: 5)")
-    one.add_argument(
+    sub.add_argument("chapter", metavar="CHAPTER", help="its number or name, or with --seed drawn")
+    sub.add_argument("folder", type=Path, metavar="FOLDER", help="where the files go")
+    sub.add_argument("--form", choices=("file", "nbgrader", "classroom"), default="file", help="for whom it is")
+    sub.add_argument("--seed", type=int, metavar="N", help=drawn)
+    sub.add_argument("--pupils", type=Path, metavar="FILE", help="their names, a line each")
+    sub.add_argument("--teacher", action="store_true", help="with the solutions")
+    sub = action("check", "Check the answers of a file, where the exit status is 1 if one is wrong, or grade a folder.")
+    sub.epilog = "The file runs with your rights, like any program. For answers of others there is --isolated."
+    sub.add_argument("file", type=Path, metavar="FILE", help="Python: functions and values named as the exercises are")
+    sub.add_argument("names", nargs="*", metavar="NAME", help="check these alone")
+    sub.add_argument("--csv", type=Path, metavar="FILE", help="of a folder: a row a pupil, with points by exercise")
+    sub.add_argument("--nbgrader", type=Path, metavar="FILE", help="of a folder: the CSV of nbgrader's gradebook")
+    sub.add_argument("--seed", type=int, metavar="N", help=drawn)
+    sub.add_argument("--limit", type=float, default=5, metavar="S", help="seconds that a call may take (default: 5)")
+    sub.add_argument(
         "--isolated",
         action="store_true",
         help="keep the answers from the network, from your files and from all else (on Linux, with bubblewrap)",
     )
-    one = action("show", "Print what an exercise asks.")
-    one.add_argument("name", metavar="NAME")
-    one.add_argument("--hint", action="store_true", help="with a hint")
-    one = action("solution", "Print a reference solution.")
-    one.add_argument("name", metavar="NAME")
-    one.add_argument("--teacher", action="store_true", help="needed, so that nobody sees it by mistake")
-    one = action(
+    sub = action("show", "Print what an exercise asks.")
+    sub.add_argument("name", metavar="NAME")
+    sub.add_argument("--hint", action="store_true", help="with a hint")
+    sub = action("solution", "Print a reference solution.")
+    sub.add_argument("name", metavar="NAME")
+    sub.add_argument("--teacher", action="store_true", help="needed, so that nobody sees it by mistake")
+    sub = action(
         "progress", "Print how much was solved and in which file that is kept (delete it to start anew), or write CSV."
     )
-    one.add_argument("--csv", type=Path, metavar="FILE", help="a row an exercise, for a teacher")
+    sub.add_argument("--csv", type=Path, metavar="FILE", help="a row an exercise, for a teacher")
 
 
 def _pages_arguments(parser: argparse.ArgumentParser) -> None:
@@ -687,14 +687,14 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's; what a command does not know is refused by that command, with the nearest of its options."""
-        found, rest = super().parse_known_args(args, namespace)
+        known, rest = super().parse_known_args(args, namespace)
         if rest:
             options = {option.lstrip("-"): option for option in self._option_string_actions}
             slip = next((word.lstrip("-").partition("=")[0] for word in rest if word.startswith("-")), "")
             begun = {name: option for name, option in options.items() if slip and name.startswith(slip)}
             message = "unrecognized arguments: {words}".format(words=" ".join(rest))
             self.error(message, did_you_mean(slip, begun or options))
-        return found, rest
+        return known, rest
 
     def print_help(self, file: Any = None) -> None:
         """Print the help; argparse's own keeps silent about what it cannot write."""
@@ -702,8 +702,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str, asks: str = "") -> None:  # type: ignore[override]
         message = harmless(message, " ")  # it quotes what was typed
-        found = next(((m, own) for pattern, own in WRONG if (m := pattern.fullmatch(message))), None)
-        wrong = Message(found[1], found[0].groupdict()) if found else message
+        match = next(((m, own) for pattern, own in WRONG if (m := pattern.fullmatch(message))), None)
+        wrong = Message(match[1], match[0].groupdict()) if match else message
         raise LabError(f"{say('{prog}: {message}. See {prog} --help.', prog=self.prog, message=wrong)}{asks}")
 
 
@@ -723,11 +723,11 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(dest="command", parser_class=Parser, help=argparse.SUPPRESS)
     for command, example in zip(COMMANDS, examples, strict=True):
         shown = str(say("example: {example}", example=example))
-        one = commands.add_parser(
+        sub = commands.add_parser(
             command.name, prog=f"fplab {command.name}", description=command.run.__doc__, epilog=shown
         )
-        command.arguments(one)
-        one.set_defaults(run=command.run)
+        command.arguments(sub)
+        sub.set_defaults(run=command.run)
     return parser
 
 

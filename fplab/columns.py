@@ -35,7 +35,7 @@ def harmless(value: T, line: str = "\n") -> T:
         kept = (c if c.isprintable() or c in SPACES else "\N{REPLACEMENT CHARACTER}" for c in value.expandtabs(1))
         return "".join(kept).replace("\n", line)  # type: ignore[return-value]
     if isinstance(value, list):
-        return [harmless(one, line) for one in value]  # type: ignore[return-value]
+        return [harmless(part, line) for part in value]  # type: ignore[return-value]
     if isinstance(value, dict):
         return {harmless(k, line): harmless(v, line) for k, v in value.items()}  # type: ignore[return-value]
     return value
@@ -86,12 +86,12 @@ REPORT = 100  # columns of a report that nobody gave a width
 
 def folded(lines: Iterable[str], width: int = REPORT, indent: str = "  ") -> list[str]:
     """Lines of a report, those of prose that are longer than ``width`` columns broken between words."""
-    found = []
+    folded_lines = []
     for line in lines:
         lead = len(line) - len(line.lstrip())
         parts = wrapped(line.lstrip(), width - lead, indent[lead:]) if width_of(line) > width else [line[lead:]]
-        found += [" " * lead + part for part in parts]
-    return found
+        folded_lines += [" " * lead + part for part in parts]
+    return folded_lines
 
 
 def grid(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:

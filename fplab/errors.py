@@ -141,7 +141,7 @@ def did_you_mean(given: str, known: Mapping[str, str]) -> str:
     >>> did_you_mean("gpu", {"gpus": "--gpus", "zero": "--zero"}), did_you_mean("x", {"gpus": "--gpus"})
     (" Did you mean '--gpus'?", '')
     """
-    near = str(say(" or ")).join(repr(known[one]) for one in _nearest(given, list(known)))
+    near = str(say(" or ")).join(repr(known[name]) for name in _nearest(given, list(known)))
     return near and str(say(" Did you mean {names}?", names=near))
 
 
@@ -184,11 +184,11 @@ def _nearest(given: str, known: list[str]) -> list[str]:
 def _numbers_alike(given: str, name: str) -> bool:
     """Whether a number of a name could be one of those given with a slip: half of its digits, zeros aside, agree."""
     numbers = re.findall(r"\d+", given)
-    for one in numbers:
+    for number in numbers:
         for other in re.findall(r"\d+", name):
-            digits = [Counter(text.replace("0", "")) for text in (one, other)]
+            digits = [Counter(text.replace("0", "")) for text in (number, other)]
             most = max(map(Counter.total, digits))
-            if abs(len(one) - len(other)) <= 1 and 2 * (digits[0] & digits[1]).total() >= most:
+            if abs(len(number) - len(other)) <= 1 and 2 * (digits[0] & digits[1]).total() >= most:
                 return True
     return not numbers
 
@@ -353,7 +353,7 @@ def _refusal(
     of another type. None: nothing but the error."""
     if isinstance(error, LabError):
         given = (*args, *kwargs.values())
-        error.args = tuple(abbreviated(one, given) if isinstance(one, str) else one for one in error.args)
+        error.args = tuple(abbreviated(text, given) if isinstance(text, str) else text for text in error.args)
         return error
     lacks = missing(error.name) if isinstance(error, ModuleNotFoundError) else None
     return lacks or misfit(function, args, kwargs) or _too_large(error)
@@ -416,9 +416,9 @@ def fits(value: Any, kind: Any) -> bool:
         return True
     origin, inside = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return any(fits(value, one) for one in inside)
+        return any(fits(value, part) for part in inside)
     if origin is Literal:
-        return any(type(value) is type(one) and value == one for one in inside)
+        return any(type(value) is type(choice) and value == choice for choice in inside)
     if kind in (None, types.NoneType):
         return value is None
     if kind is bool:
@@ -466,7 +466,7 @@ def _is_iterable(value: Any, each: Any) -> bool:
         return True
     kind = getattr(value, "dtype", "object")
     alike = isinstance(value, range) or str(kind) != "object"  # such a value may have 10**12 elements
-    return all(fits(one, each) for one in islice(values, 1 if alike else None))
+    return all(fits(item, each) for item in islice(values, 1 if alike else None))
 
 
 def _is_array(value: Any) -> bool:
@@ -545,8 +545,8 @@ def callers_lines(inside: Any) -> Any:
         frames.append(inside)
         inside = inside.tb_next
     below = None
-    for one in reversed(frames):
-        below = types.TracebackType(below, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    for frame in reversed(frames):
+        below = types.TracebackType(below, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return below
 
 

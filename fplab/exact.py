@@ -254,8 +254,8 @@ def neg(a: Exact) -> Exact:
 @door
 def add(a: Exact, b: Exact, mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
     """a + b, exact; an exact zero from opposite signs is +0, or -0 when rounding toward -infinity."""
-    if found := _nan_operand(a, b):
-        return found
+    if nan := _nan_operand(a, b):
+        return nan
     if a.kind == "inf" or b.kind == "inf":
         if a.kind == b.kind and a.negative != b.negative:
             return NAN, INVALID
@@ -274,8 +274,8 @@ def sub(a: Exact, b: Exact, mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
 @door
 def mul(a: Exact, b: Exact, mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
     """a * b."""
-    if found := _nan_operand(a, b):
-        return found
+    if nan := _nan_operand(a, b):
+        return nan
     negative = a.negative != b.negative
     if a.kind == "inf" or b.kind == "inf":
         return (NAN, INVALID) if a.is_zero or b.is_zero else (Exact(negative, kind="inf"), 0)
@@ -285,8 +285,8 @@ def mul(a: Exact, b: Exact, mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
 @door
 def div(a: Exact, b: Exact, mode: Rounding = Rounding.RNE) -> tuple[Exact, int]:
     """a / b."""
-    if found := _nan_operand(a, b):
-        return found
+    if nan := _nan_operand(a, b):
+        return nan
     negative = a.negative != b.negative
     if (a.kind == "inf" and b.kind == "inf") or (a.is_zero and b.is_zero):
         return NAN, INVALID
@@ -317,8 +317,8 @@ def sqrt_to(a: Exact, fmt: Format, mode: Rounding, word: int = 0) -> tuple[Exact
     The root of most numbers is irrational. Cut to two digits more than a stochastic word can see, with a last digit 1
     wherever something was cut, it lies on the same side of every value and midpoint as the true root.
     """
-    if found := _nan_operand(a):
-        return found
+    if nan := _nan_operand(a):
+        return nan
     if a.is_zero:
         return a, 0
     if a.negative:

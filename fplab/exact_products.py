@@ -23,7 +23,7 @@ def products(a: Array, b: Array, sizes: Array) -> Array:
     whose products add up in int64; there are as many digits as the exponents of an operand span.
     """
     (first, low_a), (second, low_b) = digits(a), digits(b)
-    found, start = [], 0
+    sums, start = [], 0
     total = np.zeros((len(a), len(b)), object)
     for end in sizes.tolist():
         s = slice(start, end)
@@ -31,9 +31,9 @@ def products(a: Array, b: Array, sizes: Array) -> Array:
             for j, y in enumerate(second):
                 part = (x[:, s] @ y[:, s].T).astype(object)
                 total = total + (part << (DIGIT * (i + j) + low_a + low_b - UNIT))
-        found.append(total)
+        sums.append(total)
         start = end
-    return np.stack(found, axis=-1)
+    return np.stack(sums, axis=-1)
 
 
 def digits(x: Array) -> tuple[list[Array], int]:
@@ -44,12 +44,12 @@ def digits(x: Array) -> tuple[list[Array], int]:
     exponents = np.frexp(magnitude[magnitude > 0])[1]
     low, high = max(int(exponents.min()) - 24, -149), int(exponents.max())
     sign = np.where(np.signbit(x), -1, 1)
-    found = []
+    limbs = []
     for shift in range(low, high, DIGIT):
         above = np.floor(np.ldexp(magnitude, -shift - DIGIT))
         digit = np.floor(np.ldexp(magnitude, -shift)) - np.ldexp(above, DIGIT)
-        found.append(sign * digit.astype(np.int64))
-    return found, low
+        limbs.append(sign * digit.astype(np.int64))
+    return limbs, low
 
 
 def of_values(x: Array) -> Array:
@@ -58,8 +58,8 @@ def of_values(x: Array) -> Array:
     whole = np.ldexp(significand, 53).astype(np.int64).astype(object)
     shift = exponent.astype(np.int64) - 53 - UNIT
     assert ((shift >= 0) | (significand == 0)).all(), "values finer than the unit"
-    found: Array = whole << np.maximum(shift, 0).astype(object)
-    return found
+    integers: Array = whole << np.maximum(shift, 0).astype(object)
+    return integers
 
 
 def ratio(numerator: Array, denominator: Array) -> Array:
@@ -83,10 +83,10 @@ def pack(integers: Array) -> Array:
 
 def unpack(limbs: Array) -> Array:
     """Limbs (..., n) as integers (...,)."""
-    found: Any = 0
+    total: Any = 0
     for i in range(limbs.shape[-1]):
-        found = found + (limbs[..., i].astype(object) << (LIMB * i))
-    return np.asarray(found, object)
+        total = total + (limbs[..., i].astype(object) << (LIMB * i))
+    return np.asarray(total, object)
 
 
 def of_counts(counts: Array, lowest: int) -> Array:

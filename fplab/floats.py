@@ -87,12 +87,12 @@ def head(out: Array) -> int:
     return (-out.ctypes.data % 64) // 4
 
 
-def _round_float64(x: Array, out: Array, found: Fast) -> None:
+def _round_float64(x: Array, out: Array, loop: Fast) -> None:
     """float64 rounded by a fast kernel for float32, in parts that stay in the cache.
 
     What is beyond float32 becomes its largest number on the way, which need not overflow where the true one does.
     """
-    kernel, spec = found
+    kernel, spec = loop
 
     def run(a: int, b: int) -> None:
         for start in range(a, b, PART):
@@ -112,13 +112,13 @@ def round_into(x: Array, out: Array, fmt: Format, opt: Options, seed: np.uint64)
         return
     double = x.dtype == np.float64 and fmt.significand_bits <= 22 and opt.mode not in RANDOM
     double = double and (opt.overflow != TO_NAN or fmt.emax < 127)
-    found = fast(fmt, opt) if (double or x.dtype == out.dtype == np.float32) and x.flags.aligned else None
-    if found and fmt.nan_code is None and np.isnan(x).any():
-        found = None
-    if found and double:
-        _round_float64(x, out, found)
+    loop = fast(fmt, opt) if (double or x.dtype == out.dtype == np.float32) and x.flags.aligned else None
+    if loop and fmt.nan_code is None and np.isnan(x).any():
+        loop = None
+    if loop and double:
+        _round_float64(x, out, loop)
         return
-    if not found:
+    if not loop:
         source, to = carrier(x.dtype), carrier(out.dtype)
         bits, target = bits_of(x), bits_of(out)
 
@@ -129,7 +129,7 @@ def round_into(x: Array, out: Array, fmt: Format, opt: Options, seed: np.uint64)
         offenders = [at for at in split(general, x.size) if at >= 0]
         refuse_nan(min(offenders, default=-1), fmt)
         return
-    kernel, spec = found
+    kernel, spec = loop
     bits, target = x.view(np.uint32), out.view(np.uint32)
     past_cache, draws = x.size >= PAST_CACHE, opt.mode in RANDOM
 
@@ -240,9 +240,9 @@ def decode(codes: Any, fmt: FormatLike, dtype: Any = None) -> Any:
 def _decoded(form: Format, to: np.dtype[Any]) -> Array:
     """The bits of every code's value: looked up in a tenth of the time that decoding takes."""
     codes = np.arange(1 << form.bits, dtype=np.uint32)
-    found = np.empty(codes.size, f"u{to.itemsize}")
-    loops.decode(codes, found, layout(form), layout(carrier(to)))
-    return found
+    words = np.empty(codes.size, f"u{to.itemsize}")
+    loops.decode(codes, words, layout(form), layout(carrier(to)))
+    return words
 
 
 @quotes_call

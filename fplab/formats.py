@@ -414,10 +414,10 @@ def named(fmt: FormatLike) -> Format:
     if isinstance(fmt, Format):
         return fmt
     name = fmt if isinstance(fmt, str) else dtype_name(fmt)
-    found = None if name is None else _BY_NAME.get(name.strip().lower())
-    if found is None:
+    record = None if name is None else _BY_NAME.get(name.strip().lower())
+    if record is None:
         raise unknown("format", fmt, NAMES, aliases=_BY_NAME, called=name)
-    return found
+    return record
 
 
 @door

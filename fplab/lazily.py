@@ -32,8 +32,8 @@ def index(path: str) -> None:
         if not home:
             text = f"module {module.__name__!r} has no attribute {name!r}"
             raise AttributeError(text, name=name, obj=module)  # by these Python says which name is near
-        found = import_module(home, module.__package__)
-        value = vars(module)[name] = getattr(found, original) if original else found
+        imported = import_module(home, module.__package__)
+        value = vars(module)[name] = getattr(imported, original) if original else imported
         return value
 
     def listed() -> list[str]:
@@ -70,10 +70,10 @@ class Finder(PathFinder):
         """The specification of a module of this package; None for any other."""
         if fullname.partition(".")[0] != PACKAGE:
             return None
-        found = super().find_spec(fullname, path, target)
-        if found is not None and type(found.loader) is SourceFileLoader:
-            found.loader = Loader(found.loader.name, found.loader.path)
-        return found
+        spec = super().find_spec(fullname, path, target)
+        if spec is not None and type(spec.loader) is SourceFileLoader:
+            spec.loader = Loader(spec.loader.name, spec.loader.path)
+        return spec
 
 
 sys.meta_path.insert(0, Finder)
@@ -121,25 +121,25 @@ def _nodes(file: Path) -> list[ast.stmt]:
 @functools.cache
 def _imported(file: Path) -> dict[str, tuple[str, str]]:
     """By name what a file imports from its own package: the module, relative, and the name there ("": the module)."""
-    found: dict[str, tuple[str, str]] = {}
+    imports: dict[str, tuple[str, str]] = {}
     for node in _nodes(file):
         if isinstance(node, ast.ImportFrom) and node.level:
             home = "." * node.level + (node.module or "")
             for alias in node.names:
                 if alias.name == "*":
-                    found |= dict.fromkeys(_imported(_at(file, home)), (home, "*"))
+                    imports |= dict.fromkeys(_imported(_at(file, home)), (home, "*"))
                 else:
                     name = alias.asname or alias.name
-                    found[name] = (home, alias.name) if node.module else (f"{home}{alias.name}", "")
-    return {name: (home, name if original == "*" else original) for name, (home, original) in found.items()}
+                    imports[name] = (home, alias.name) if node.module else (f"{home}{alias.name}", "")
+    return {name: (home, name if original == "*" else original) for name, (home, original) in imports.items()}
 
 
 def _at(file: Path, home: str) -> Path:
     """The file of a module named as a file imports it, such as "..formats"."""
     inside = home.lstrip(".")
-    found = _source(file.parents[len(home) - len(inside) - 1].joinpath(*inside.split(".")))
-    assert found is not None, (file, home)
-    return found
+    source = _source(file.parents[len(home) - len(inside) - 1].joinpath(*inside.split(".")))
+    assert source is not None, (file, home)
+    return source
 
 
 def first_line(file: Path, name: str) -> str:

@@ -43,9 +43,9 @@ def _say_once(text: Text, **values: object) -> None:
 
 def _others_write(folder: Path) -> bool:
     """Whether a folder is another user's, or others may write to it. Windows' own rights are not looked at."""
-    found = folder.stat()
+    status = folder.stat()
     return hasattr(os, "getuid") and (
-        found.st_uid != os.getuid() or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+        status.st_uid != os.getuid() or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
     )
 
 
@@ -102,8 +102,8 @@ def kept(compiler: str, key: Key, compile: Callable[[], bytes]) -> bytes:
     if own is None:
         return compile()
     path = own / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:40]}.bin"
-    if (found := read(path, key)) is not None:
-        return zlib.decompress(found)
+    if (code := read(path, key)) is not None:
+        return zlib.decompress(code)
     data = compile()
     write(path, key, zlib.compress(data, 1))
     return data

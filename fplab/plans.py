@@ -137,5 +137,5 @@ def float32_arithmetic(fmt: Format, opt: Options) -> fast32.Narrow | None:
         return None  # the loop would apply the policy to infinite operands too
     if 2 * fmt.emax + 2 > 127 or 2 * least < -149 or least - fmt.emax - 1 < -126:
         return None
-    found = fast(fmt, opt)
-    return found[1] if found and isinstance(found[1], fast32.Narrow) else None
+    loop = fast(fmt, opt)
+    return loop[1] if loop and isinstance(loop[1], fast32.Narrow) else None

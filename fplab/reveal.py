@@ -108,11 +108,11 @@ class SumTree:
     def _leaves_of_children(self) -> list[list[Array]]:
         """By node: the terms of each child."""
         held = list(np.arange(self.size).reshape(-1, 1))
-        found = []
+        leaves = []
         for parts in self.nodes:
-            found.append([held[p] for p in parts])
-            held.append(np.concatenate(found[-1]))
-        return found
+            leaves.append([held[p] for p in parts])
+            held.append(np.concatenate(leaves[-1]))
+        return leaves
 
     @property
     def widths(self) -> dict[int, int]:
@@ -149,10 +149,10 @@ class SumTree:
         """
         if len(terms) != self.size:
             raise LabError(f"the tree adds {self.size} terms, and {len(terms)} are given.")
-        found = list(terms)
+        sums = list(terms)
         for parts in self.nodes:
-            found.append(add([found[p] for p in parts]))
-        return found[-1]
+            sums.append(add([sums[p] for p in parts]))
+        return sums[-1]
 
     def __str__(self) -> str:
         """The tree in brackets, neighbouring terms of one node as a range.
@@ -235,10 +235,10 @@ def revealed(
     except LabError:
         pairs = _spread(n)
         lost = probes.lost_singly(pairs)
-        found = {tree for tree in among if np.array_equal(tree.beside[tuple(pairs.T)], lost)}
-        if len(found) != 1:
+        matching = {tree for tree in among if np.array_equal(tree.beside[tuple(pairs.T)], lost)}
+        if len(matching) != 1:
             raise
-        return found.pop()
+        return matching.pop()
 
 
 def masks(n: int, pairs: Array, fmt: FormatLike, operands: int = 1) -> list[Array]:
@@ -271,12 +271,12 @@ def _factors(form: Format, operands: int) -> list[tuple[float, float]]:
         raise LabError(f"{form.name} has no negative numbers, which the masks need.")
     wide = form.emax >= 127
     high, low = WIDE if wide else NARROW
-    found = []
+    pairs = []
     for _ in range(operands):
         big, unit = min(high, form.emax), 0 if wide else max(low, form.emin - form.fraction_bits)
-        found.append((2.0**big, 2.0**unit))
+        pairs.append((2.0**big, 2.0**unit))
         high, low = high - big, low - unit
-    return found
+    return pairs
 
 
 @dataclass(frozen=True)
@@ -311,22 +311,22 @@ class _Probes:
 
     def lost_singly(self, pairs: Array) -> Array:
         """The same, counted by one mask for each of the other terms."""
-        found = []
+        counts = []
         for part in np.array_split(pairs, -(-len(pairs) * self.n * self.n // ROWS)):
             arrays = [np.repeat(x, self.n, axis=0) for x in _masks(self.n, part, self.factors, self.dtype)]
             kept = np.tile(np.eye(self.n, dtype=bool), (len(part), 1))
             np.put_along_axis(kept, np.repeat(part, self.n, axis=0), True, 1)
             ones = self._call([np.where(kept, x, x.dtype.type(0)) for x in arrays]).reshape(-1, self.n)
-            found.append((ones != 1).sum(axis=1))  # at M and -M themselves 0 comes out
-        return np.concatenate(found)
+            counts.append((ones != 1).sum(axis=1))  # at M and -M themselves 0 comes out
+        return np.concatenate(counts)
 
     def count_ones(self, kept: Array | None = None) -> None:
         """Without masks, the result must be n ones; or, of each row of ``kept``, those that are."""
         kept = np.ones((1, self.n), bool) if kept is None else kept
-        found = self._call([np.where(kept, self.dtype(unit), self.dtype(0)) for _, unit in self.factors])
-        for at in np.flatnonzero(found != kept.sum(axis=1))[:1]:
+        sums = self._call([np.where(kept, self.dtype(unit), self.dtype(0)) for _, unit in self.factors])
+        for at in np.flatnonzero(sums != kept.sum(axis=1))[:1]:
             raise LabError(
-                f"f gives {found[at]:.9g} for a sum of {kept[at].sum()} ones (each {self.one:.3g}): it is no sum of "
+                f"f gives {sums[at]:.9g} for a sum of {kept[at].sum()} ones (each {self.one:.3g}): it is no sum of "
                 f"them, or the format of its result cannot count so far."
             )
 
@@ -348,13 +348,13 @@ class _Probes:
         n, steps = self.n, (-2, 2, -8, 8, self.n // 3, self.n // 2)
         pairs = np.concatenate([_spread(n), np.stack([np.arange(n), (np.arange(n) + 1) % n], axis=1)])
         i, j = np.repeat(pairs, len(steps), axis=0).T
-        one = (i + np.tile(steps, len(pairs))) % n
+        third = (i + np.tile(steps, len(pairs))) % n
         kept = np.zeros((len(i), n), bool)
-        for at in (i, j, one):
+        for at in (i, j, third):
             kept[np.arange(len(i)), at] = True
         masks = _masks(n, np.stack([i, j], axis=1), self.factors, self.dtype)
         lost = self._call([np.where(kept, x, x.dtype.type(0)) for x in masks]) != 1
-        if ((lost != (tree.sizes[i, one] <= tree.sizes[i, j])) & (one != i) & (one != j)).any():
+        if ((lost != (tree.sizes[i, third] <= tree.sizes[i, j])) & (third != i) & (third != j)).any():
             raise LabError("ones are lost together with others that are not lost alone.")
 
     def _call(self, arrays: list[Array]) -> Array:
@@ -370,13 +370,13 @@ class _Probes:
         if hasattr(result, "detach"):  # a torch tensor
             result = result.detach().double().cpu()
         try:
-            found = np.asarray(result).astype(np.float64)
+            array = np.asarray(result).astype(np.float64)
         except (TypeError, ValueError):
             raise LabError(f"f returned a {type(result).__name__}; it must return a number.") from None
-        if found.shape != shape:
+        if array.shape != shape:
             wanted = f"shape {shape}, one sum a row" if shape else "one number"
-            raise LabError(f"f returned shape {found.shape}; it must return {wanted}.")
-        return found / self.one
+            raise LabError(f"f returned shape {array.shape}; it must return {wanted}.")
+        return array / self.one
 
 
 def _spread(n: int) -> Array:
@@ -401,14 +401,14 @@ def _build(n: int, sizes: Sizes) -> SumTree:
     while groups:  # those of one depth, with one question
         for group, above, _ in groups:
             leaf_parent[int(group[0])] = above  # right for a term alone
-        groups = [one for one in groups if one[0].size > 1]
+        groups = [group for group in groups if group[0].size > 1]
         pairs = [np.stack([np.full_like(group[1:], group[0]), group[1:]], axis=1) for group, _, _ in groups]
         met = sizes(np.concatenate(pairs)) if pairs else np.zeros(0, np.int64)
         deeper = []
         for group, above, alone in groups:
-            i, others, found, met = int(group[0]), group[1:], met[: group.size - 1], met[group.size - 1 :]
-            levels = np.unique(found).tolist()
-            _check_levels(i, found, levels, group.size, count[above], alone)
+            i, others, own, met = int(group[0]), group[1:], met[: group.size - 1], met[group.size - 1 :]
+            levels = np.unique(own).tolist()
+            _check_levels(i, own, levels, group.size, count[above], alone)
             below = -1
             for level in levels:
                 node = above
@@ -420,13 +420,13 @@ def _build(n: int, sizes: Sizes) -> SumTree:
                     leaf_parent[i] = node
                 else:
                     parent[below] = node
-                deeper.append((others[found == level], node, False))
+                deeper.append((others[own == level], node, False))
                 below = node
         groups = deeper
     return _canonical(leaf_parent, parent)
 
 
-def _check_levels(i: int, found: Array, levels: list[int], size: int, above: int, alone: bool) -> None:
+def _check_levels(i: int, sizes: Array, levels: list[int], size: int, above: int, alone: bool) -> None:
     """Whether the sizes on the path of term i can be those of a tree; the group has ``size`` terms."""
     if size > 2 and levels == [2]:
         raise LabError(
@@ -435,7 +435,7 @@ def _check_levels(i: int, found: Array, levels: list[int], size: int, above: int
         )
     inside = 1
     for level in levels:
-        inside += int((found == level).sum())
+        inside += int((sizes == level).sum())
         top = level == levels[-1]
         if inside != level and not (top and level == above and not alone):
             raise LabError(

@@ -81,10 +81,10 @@ def rounding(mode: str | Rounding) -> Rounding:
     """The rounding of a name, or the member itself."""
     if isinstance(mode, Rounding):
         return mode
-    found = _BY_NAME.get(mode.lower()) if isinstance(mode, str) else None
-    if found is None:
+    record = _BY_NAME.get(mode.lower()) if isinstance(mode, str) else None
+    if record is None:
         raise unknown("rounding", mode, _BY_NAME)
-    return found
+    return record
 
 
 def without_kernel(mode: Rounding) -> LabError:

@@ -25,7 +25,7 @@ def neighbours(x: Any, fmt: FormatLike) -> tuple[Any, Any]:
     """
     form, v = get(fmt), values(x)
     x64 = widened(v.flat)
-    found = []
+    codes = []
     for toward, mode in ((-np.inf, "rtn"), (np.inf, "rtp")):
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             start = np.nextafter(x64, toward)  # nothing of the format lies in between, unless it is this
@@ -40,8 +40,8 @@ def neighbours(x: Any, fmt: FormatLike) -> tuple[Any, Any]:
         else:
             side[start < form.min] = -np.inf if form.signed else np.nan
         side[np.isnan(x64)] = np.nan
-        found.append(shaped(side, v.shape))
-    return found[0], found[1]
+        codes.append(shaped(side, v.shape))
+    return codes[0], codes[1]
 
 
 @quotes_call

@@ -86,11 +86,11 @@ def sweep(folder: Path) -> list[Path]:
 
 def _swept(part: Path) -> bool:
     """Remove a part if its writer is gone; whether it was removed."""
-    if (found := PART.fullmatch(part.name)) is None:
+    if (match := PART.fullmatch(part.name)) is None:
         return False
     opened = None
     try:
-        if found[1] == _kernel() != UNKNOWN:
+        if match[1] == _kernel() != UNKNOWN:
             with suppress(OSError):  # another user's, or no file: O_NONBLOCK, for a pipe would wait for a reader
                 opened = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         ended = None if opened is None else _lock(opened, wait=False)
@@ -193,11 +193,11 @@ def opened_to_append(path: Path) -> IO[bytes]:
 def opened(name: str, flags: int) -> int:
     """Open a file, and nothing else, without waiting for the other end of a pipe."""
     opened = os.open(name, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
-    if stat.S_ISREG(found := os.fstat(opened).st_mode):
+    if stat.S_ISREG(mode := os.fstat(opened).st_mode):
         return opened
     os.close(opened)
-    code = errno.EISDIR if stat.S_ISDIR(found) else errno.EINVAL
-    raise OSError(code, os.strerror(code) if stat.S_ISDIR(found) else part("it is no regular file"), name)
+    code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+    raise OSError(code, os.strerror(code) if stat.S_ISDIR(mode) else part("it is no regular file"), name)
 
 
 def read_arrays(data: bytes, most: int) -> dict[str, np.ndarray]:
@@ -209,12 +209,12 @@ def read_arrays(data: bytes, most: int) -> dict[str, np.ndarray]:
         raise LabError("it is no .npz file, or a cut one.")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            members = [one for one in archive.infolist() if one.filename.endswith(".npy")]
-            if (size := sum(one.file_size for one in members)) > most:
+            members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
+            if (size := sum(member.file_size for member in members)) > most:
                 raise LabError(f"it would expand to {size:,} bytes; allowed: {most:,}.")
-            if any(one.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for one in members):
+            if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
                 raise LabError("it is compressed in a way that NumPy does not use.")
-            return {one.filename.removesuffix(".npy"): _array(archive.read(one)) for one in members}
+            return {member.filename.removesuffix(".npy"): _array(archive.read(member)) for member in members}
     except LabError:
         raise
     except Exception as error:  # the parsers of zip, deflate and headers raise whatever they come upon

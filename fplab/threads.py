@@ -68,6 +68,6 @@ def split(work: Callable[[int, int], Any], n: int, unit: int = 1) -> list[Any]:
     try:
         first = share(*bounds[0])  # here: a thread less to wake
     finally:
-        for one in others:
-            one.exception()  # waits, since what it works on may be whoever's after this
-    return [first, *(one.result() for one in others)]
+        for future in others:
+            future.exception()  # waits, since what it works on may be whoever's after this
+    return [first, *(future.result() for future in others)]

@@ -42,7 +42,7 @@ def test_a_weight_is_stepped_as_the_whole_network_is(scale, loss, rate):
 
 
 def test_each_edge_shows_its_bits():
-    for edge, (fmt, value) in enumerate(zip(mixed.FORMATS, mixed.found(mixed.State()).values, strict=True), 1):
+    for edge, (fmt, value) in enumerate(zip(mixed.FORMATS, mixed.step_of(mixed.State()).values, strict=True), 1):
         picture = mixed.render(mixed.State(edge))
         shown = bits_shown(picture)
         assert int(shown, 2) == fplab.encode(value, fmt)
@@ -62,7 +62,7 @@ def test_the_scale_saves_the_gradient_and_the_master_the_update():
     assert "all of it: overflow" in says(edge=5, log2_scale=40)
     assert "left out, and the scale is halved" in says(log2_scale=40)
     assert "the update is lost, in FP32 as well" in says(log2_scale=0)
-    left_out = mixed.found(mixed.State(log2_scale=40)).values
+    left_out = mixed.step_of(mixed.State(log2_scale=40)).values
     assert left_out[8] == left_out[0]
     assert math.isnan(left_out[7]) or math.isinf(left_out[7])
 

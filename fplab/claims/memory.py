@@ -41,9 +41,9 @@ def per_billion() -> Iterator[Part]:
 def one_one_two() -> Iterator[Part]:
     """Model, gradients and states in units of the model, in FP32 and in mixed precision."""
     for name, label in (("fp32", "FP32"), ("mixed", say_of("precision", "mixed"))):
-        found = device(BILLION, precision=name)
+        bytes_by_kind = device(BILLION, precision=name)
         ratio = [
-            sum(found[k] for k in kinds) / found["parameters"]
+            sum(bytes_by_kind[k] for k in kinds) / bytes_by_kind["parameters"]
             for kinds in (("parameters",), ("gradients",), ("master", "states"))
         ]
         yield part(say("model : gradients : Adam, {precision}", precision=label), "1 : 1 : 2",
@@ -92,10 +92,10 @@ def settings() -> Iterator[dict[str, int]]:
                     yield device(model, precision=precision, optimizer=optimizer, micro_batch=batch)
 
 
-def shares(found: dict[str, int], *kinds: str) -> float:
+def shares(by_kind: dict[str, int], *kinds: str) -> float:
     """What kinds take of parameters, gradients, states and activations."""
-    whole = sum(found.get(k, 0) for k in (*STATES, "activations"))
-    return sum(found.get(k, 0) for k in kinds) / whole
+    whole = sum(by_kind.get(k, 0) for k in (*STATES, "activations"))
+    return sum(by_kind.get(k, 0) for k in kinds) / whole
 
 
 @tries("training-shares")

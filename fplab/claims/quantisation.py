@@ -248,11 +248,11 @@ def stable_embedding() -> Iterator[Part]:
     sizes = rows.abs().amax(1)
     sizes = sizes[sizes > 0]
     top, ratio = float(sizes.max()), float(sizes.max() / sizes.median())
-    found = say("largest {top:.2g}; {ratio:.0f} times the median row", top=top, ratio=ratio)
+    detail = say("largest {top:.2g}; {ratio:.0f} times the median row", top=top, ratio=ratio)
     yield part(say("initial weights: plain, stable (standard deviation)"), say("smaller"), f"{wide:.2f} : {narrow:.3f}",
                narrow < wide / 10)  # fmt: skip
     yield part(say("its output (standard deviation)"), "1", f"{spread:.2f}", 0.95 < spread < 1.05)
-    yield part(say("gradients of the embedding beyond 65504"), say("often"), found, top > 65504, ratio > 3)
+    yield part(say("gradients of the embedding beyond 65504"), say("often"), detail, top > 65504, ratio > 3)
     yield untried(say("that it helps FP32 training too"), say("yes"), say("no run of the size it speaks of"))
 
 

@@ -177,12 +177,12 @@ def dynamic(signed: bool = True, bits: int = 8) -> Codebook:
     """
     bits = integer("bits", bits, 2, 8)
     decades = bits - 1
-    found: list[Array] = []
+    parts: list[Array] = []
     for i in range(decades):
         edges = evenly_spaced(0.1, 1, 2 ** (i if signed else i + 1) + 1)
         centres = (edges[:-1] + edges[1:]) / np.float32(2)
-        found.append(np.float32(10.0 ** (i + 1 - decades)) * centres)
-    positive = np.concatenate(found)
+        parts.append(np.float32(10.0 ** (i + 1 - decades)) * centres)
+    positive = np.concatenate(parts)
     negative = -positive if signed else positive[:0]
     values = np.sort(np.concatenate([negative, positive, np.array([0, 1], np.float32)]))
     name = f"dynamic {bits}-bit" if signed else f"dynamic unsigned {bits}-bit"

@@ -40,10 +40,10 @@ def chinese() -> str | None:
             if re.search(r"CJK|SC-|wqy|hei|yahei", path, re.I):
                 font_manager.fontManager.addfont(path)
         there = {font.name for font in font_manager.fontManager.ttflist}
-    found = next((name for name in CHINESE if name in there), None)
-    if found is None:
+    installed = next((name for name in CHINESE if name in there), None)
+    if installed is None:
         print(STAYS, file=sys.stderr)
-    return found
+    return installed
 
 
 def language() -> str:

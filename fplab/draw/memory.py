@@ -47,7 +47,7 @@ def bars_scene(bars: Bars, sizes: Sequence[int], chosen: str = "", names: Mappin
     ``bars``: name -> kind -> bytes. ``sizes``: of GPUs in GB, each a line. ``chosen``: the bar that is marked.
     """
     unit, unit_name = unit_of(bars)
-    totals = [sum(one.values()) for one in bars.values()]
+    totals = [sum(parts.values()) for parts in bars.values()]
     left, foot = 24 + 7.2 * max(map(len, bars)), ROW * len(bars) + 12
     per = (WIDTH - left - 96) / max(*totals, *(size * 10**9 for size in sizes), 1)
     ends = [f"{total / unit:,.1f} {unit_name}" for total in totals]

@@ -411,11 +411,11 @@ class Several(Kind):
         return [c for kind, part in zip(self.kinds, value, strict=True) for c in kind.choices(part)]
 
     def read(self, given: Any) -> tuple[Any, ...]:
-        found = items(given)
-        if not isinstance(found, list | tuple) or len(found) != len(self.kinds):
+        values = items(given)
+        if not isinstance(values, list | tuple) or len(values) != len(self.kinds):
             parts = ", ".join(self.names)
             raise unfit(given, say("a tuple ({parts})", parts=parts))
-        return tuple(kind.read(v) for kind, v in zip(self.kinds, found, strict=True))
+        return tuple(kind.read(v) for kind, v in zip(self.kinds, values, strict=True))
 
     def key(self, value: tuple[Any, ...]) -> Hashable:
         return tuple(kind.key(v) for kind, v in zip(self.kinds, value, strict=True))

@@ -204,13 +204,10 @@ def rows(r: Result) -> Columns:
     for (series, fmt), order in itertools.product(CURVES, ORDERS):
         at = {"series": series, "format": fmt}
         stop = float(r.stall_value.sel(at)), int(r.stall_last.sel(at)) + 1
-        found = errors(r, **at, order=order)
-        mean = (
-            np.sqrt((np.ascontiguousarray(found.values) ** 2).mean(axis=1))
-            if order == "stochastic"
-            else found.values[:, 0]
-        )
-        for n, error in zip(found.terms.values.tolist(), mean.tolist(), strict=True):
+        off = errors(r, **at, order=order)
+        stochastic = order == "stochastic"
+        mean = np.sqrt((np.ascontiguousarray(off.values) ** 2).mean(axis=1)) if stochastic else off.values[:, 0]
+        for n, error in zip(off.terms.values.tolist(), mean.tolist(), strict=True):
             bound = as_float(BOUNDS[order](n, get(fmt).significand_bits, r.p.block))
             table.append((series, fmt, *stop, order, n, error, bound))
     return in_columns(names, table)
@@ -233,8 +230,8 @@ def stalls_of_libraries(r: Result) -> Outcome:
         want = (before, value, value)
         got, partial = library_sums(series, dtype, last + 1, REACH)
         if got != want[-len(got) :]:
-            said = say("{series} in {fmt}: the sums up to {n} terms end in {got}, not {want}", series=series, fmt=fmt)
-            return failed(said.fill(n=last + 1, got=got, want=want))
+            detail = say("{series} in {fmt}: the sums up to {n} terms end in {got}, not {want}", series=series, fmt=fmt)
+            return failed(detail.fill(n=last + 1, got=got, want=want))
         drawn = np.concatenate([partial, np.full(REACH.size - partial.size, value)])
         if (drawn != r.partial.sel(series=series, format=fmt).values).any():
             return failed(
@@ -248,7 +245,7 @@ def library_sums(name: str, dtype: Any, count: int, at: np.ndarray) -> tuple[tup
     """The last partial sums (three, if there are) of ``count`` terms in a library's own arithmetic; and those ``at``
     numbers of terms.
     """
-    tail, found = np.zeros(1, dtype), []
+    tail, parts = np.zeros(1, dtype), []
     for first in range(1, count + 1, CHUNK):
         x = terms(name, first, min(CHUNK, count + 1 - first))
         # ml_dtypes rounds float64 twice, through float32; that changes none of these terms, as the oracle's show.
@@ -260,8 +257,8 @@ def library_sums(name: str, dtype: Any, count: int, at: np.ndarray) -> tuple[tup
             for k in range(1, both.size):
                 partial[k] = partial[k - 1] + both[k]
         tail = np.concatenate([tail[-2:-1], partial])
-        found.append(partial[at[(at >= first) & (at < first + x.size)] - first + 1])
-    return tuple(tail[-3:].astype(np.float64).tolist()), np.concatenate(found).astype(np.float64)
+        parts.append(partial[at[(at >= first) & (at < first + x.size)] - first + 1])
+    return tuple(tail[-3:].astype(np.float64).tolist()), np.concatenate(parts).astype(np.float64)
 
 
 E.claim(
@@ -286,14 +283,14 @@ def bounds_hold(r: Result) -> Outcome:
             worst = Fraction(float(np.abs(sums - exactly).max())) / Fraction(exactly)
             points += len(sums)
             if worst > bound:
-                said = say("{series} in {fmt}, {order}, {n} terms: error {error:.3g}, bound {bound:.3g}", n=n)
-                return failed(said.fill(series=series, fmt=fmt, order=order, error=float(worst), bound=float(bound)))
+                detail = say("{series} in {fmt}, {order}, {n} terms: error {error:.3g}, bound {bound:.3g}", n=n)
+                return failed(detail.fill(series=series, fmt=fmt, order=order, error=float(worst), bound=float(bound)))
             if 0 < bound < 1:
                 used[order] = max(used[order], float(worst / bound))
-    said = say("{n:,} errors, none above its bound; used at most: sequential {sequential:.2f}, "
-               "pairwise {pairwise:.2f}, blocked {blocked:.2f}, kahan {kahan:.2f}, stochastic {stochastic:.2f}",
-               n=points)  # fmt: skip
-    return verdict(min(used.values()) >= USED, said.fill(**used))
+    detail = say("{n:,} errors, none above its bound; used at most: sequential {sequential:.2f}, "
+                 "pairwise {pairwise:.2f}, blocked {blocked:.2f}, kahan {kahan:.2f}, stochastic {stochastic:.2f}",
+                 n=points)  # fmt: skip
+    return verdict(min(used.values()) >= USED, detail.fill(**used))
 
 
 @E.library("the exact sums are those of math.fsum")
@@ -304,8 +301,8 @@ def exact_sums(r: Result) -> Outcome:
         last = r.exact.sel(series=series, format=fmt).dropna("terms")[-5:]
         for n, got in zip(last.terms.values.tolist(), last.values.tolist(), strict=True):
             if got != (want := math.fsum(x[:n].astype(np.float64))):
-                said = say("{series} in {fmt}, {n} terms: {got} against {want}", series=series, fmt=fmt)
-                return failed(said.fill(n=n, got=got, want=want))
+                detail = say("{series} in {fmt}, {n} terms: {got} against {want}", series=series, fmt=fmt)
+                return failed(detail.fill(n=n, got=got, want=want))
             compared += 1
     return passed(say("{n} sums of up to {terms:,} terms", n=compared, terms=int(r.exact.terms.max())))
 
@@ -316,8 +313,8 @@ def stochastic_law(r: Result) -> Outcome:
     u = error.format.copy(data=[2.0 ** -get(fmt).significand_bits for fmt in FORMATS])
     ratio = error / (np.sqrt(error.terms) * u * r.exact)
     worst, n = ratio.max(["series", "format", "terms"]).values, int(ratio.notnull().sum())
-    said = say("the largest of {n:,} errors is {worst:.2f} u sqrt(n)", n=n, worst=worst.max())
-    return measured(bool(LAW[0] <= worst.max() <= LAW[1]), said, Sample(len(worst), float(worst.std(ddof=1)), LAW[1]))
+    detail = say("the largest of {n:,} errors is {worst:.2f} u sqrt(n)", n=n, worst=worst.max())
+    return measured(bool(LAW[0] <= worst.max() <= LAW[1]), detail, Sample(len(worst), float(worst.std(ddof=1)), LAW[1]))
 
 
 # --- what a GPU must compute: the stalling sums one addition at a time, and sums of half tensors ----------------

@@ -81,8 +81,8 @@ def errors(p: Params, draw: int, spread: int, way: str, tile: int) -> float:
 @E.measure("differ", axes={"draw": "draws", "store": STORED, "tile": TILES[:-1]})
 def differing(p: Params, draw: int, store: str, tile: int) -> float:
     """The share of FP16's results, rounded to a format, that are not one softmax's."""
-    one, tiled = (np.stack([output(p, draw, spread, "FP16", t) for spread in SPREADS]) for t in (0, tile))
-    return float((numeric.quantize(tiled, store) != numeric.quantize(one, store)).mean())
+    whole, tiled = (np.stack([output(p, draw, spread, "FP16", t) for spread in SPREADS]) for t in (0, tile))
+    return float((numeric.quantize(tiled, store) != numeric.quantize(whole, store)).mean())
 
 
 @E.measure("reordered", axes={"draw": "draws"})

@@ -146,9 +146,9 @@ def by_rule(r: Result) -> Outcome:
     """Of 4 sequences and of 8 k is not split, of one four-fold: in FP32 the logits of every network show it."""
     rule = r.differing.sel(plan="by the rule")
     same, other = rule.sel(batch=4), rule.sel(batch=1, way=WIDE, stage="head")
-    said = say("a batch of 4 differs from one of 8 in {same} elements; one alone in {other:,} of {all:,} FP32 logits")
-    said = said.fill(same=int(same.sum()), other=int(other.sum()), all=int(r.elements[-1]) * len(other))
-    return verdict(not same.any() and bool(other.all()), said)
+    detail = say("a batch of 4 differs from one of 8 in {same} elements; one alone in {other:,} of {all:,} FP32 logits")
+    detail = detail.fill(same=int(same.sum()), other=int(other.sum()), all=int(r.elements[-1]) * len(other))
+    return verdict(not same.any() and bool(other.all()), detail)
 
 
 E.claim(

@@ -211,8 +211,8 @@ def torch_fake(r: Result) -> Iterator[Part]:
             x, y = (torch.from_numpy(values.copy()).requires_grad_() for _ in range(2))
             theirs, ours = torch_fake_quantised(x, how, axis), fake_quantize(
                 y, torch.from_numpy(how.scale.ravel()), 0, how.grid, axis)  # fmt: skip
-            for one in (theirs, ours):
-                one.sum().backward()
+            for quantizer in (theirs, ours):
+                quantizer.sum().backward()
             codes = integers.dequantize(integers.quantize(values, how), how)
             want = theirs.detach().numpy()
             pairs = (codes, want), (ours.detach().numpy(), want), (np.asarray(y.grad), np.asarray(x.grad))
@@ -229,12 +229,12 @@ def integer_codes(r: Result) -> Outcome:
     total = integers.int_matmul(integers.quantize(x, hx), integers.quantize(w, hw).T)
     exact = total * (float(hx.scale) * hw.scale.astype(np.float64).T)
     fake_x, fake_w = (integers.dequantize(integers.quantize(v, h), h) for v, h in ((x, hx), (w, hw)))
-    found = fake_x.astype(np.float64) @ fake_w.astype(np.float64).T
+    products = fake_x.astype(np.float64) @ fake_w.astype(np.float64).T
     magnitudes = np.abs(fake_x).astype(np.float64) @ np.abs(fake_w).astype(np.float64).T
     roundings = 2 * 2.0**-24 + x.shape[1] * 2.0**-53  # of both operands, and in float64 of the sums
     bound = roundings / (1 - roundings) * magnitudes
-    ratio = float((np.abs(found - exact) / np.maximum(bound, 1e-300)).max())
-    return verdict(ratio <= 1, say("{n:,} sums, at most {ratio:.2g} of the bound", n=found.size, ratio=ratio))
+    ratio = float((np.abs(products - exact) / np.maximum(bound, 1e-300)).max())
+    return verdict(ratio <= 1, say("{n:,} sums, at most {ratio:.2g} of the bound", n=products.size, ratio=ratio))
 
 
 change = (of("right") - of("fp32_right")) / TESTED
@@ -354,10 +354,10 @@ def special(x: Any) -> dict[str, Any]:
     """Both operators with a scale of 1 on the symmetric INT8 grid."""
     import torch
 
-    one, zero = torch.ones(1, device=x.device), torch.zeros(1, dtype=torch.int32, device=x.device)
+    ones, zero = torch.ones(1, device=x.device), torch.zeros(1, dtype=torch.int32, device=x.device)
     return {
         "tensor": torch.fake_quantize_per_tensor_affine(x, 1.0, 0, -127, 127),
-        "channel": torch.fake_quantize_per_channel_affine(x[None], one, zero, 0, -127, 127)[0],
+        "channel": torch.fake_quantize_per_channel_affine(x[None], ones, zero, 0, -127, 127)[0],
     }
 
 

@@ -96,8 +96,8 @@ def walk(products: Array, exponents: Array, models: Sequence[Model]) -> Chains:
     nearest = [m.rounding == "rne" for m in models]
     shape = (blocks, len(models), rows)
     tops, places = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-    found = Chains(np.zeros((blocks + 1, *shape[1:])), tops, places, np.zeros(shape))
-    c = found.totals[0]
+    chains = Chains(np.zeros((blocks + 1, *shape[1:])), tops, places, np.zeros(shape))
+    c = chains.totals[0]
     for j in range(blocks):
         own = np.where(c != 0, np.maximum(np.frexp(c)[1] - 1, least), ABSENT)
         top = np.maximum(np.maximum(largest[j], own), floor)
@@ -108,8 +108,8 @@ def walk(products: Array, exponents: Array, models: Sequence[Model]) -> Chains:
         for m, is_nearest in enumerate(nearest):
             ratio[m] = np.rint(ratio[m]) if is_nearest else np.trunc(ratio[m])
         c = np.ldexp(ratio, place)
-        found.totals[j + 1], found.tops[j], found.places[j], found.sums[j] = c, top, place, total
-    return found
+        chains.totals[j + 1], chains.tops[j], chains.places[j], chains.sums[j] = c, top, place, total
+    return chains
 
 
 def by_block(chains: Chains, exponents: Array, models: Sequence[Model], sizes: Array) -> Array:

@@ -116,8 +116,8 @@ def gradients(module: nn.Module, inputs: tuple[torch.Tensor, ...], seed: int = S
         torch.manual_seed(seed)
         module.zero_grad(set_to_none=True)
         module(*inputs).backward()
-    found = [p.grad.reshape(-1).view(torch.uint8).cpu() for p in module.parameters() if p.grad is not None]
-    return torch.cat(found).numpy()
+    parts = [p.grad.reshape(-1).view(torch.uint8).cpu() for p in module.parameters() if p.grad is not None]
+    return torch.cat(parts).numpy()
 
 
 @E.cache
@@ -298,10 +298,10 @@ def best(r: Result) -> Outcome:
     peaks = r.peak.sel(precision="fp32").values[2:]
     lowest, square = segments(r.p)[int(peaks.argmin())], float(rule(r.p))
     nearest = min(segments(r.p), key=lambda k: square / k + k)
-    said = say("{layers} layers, {bytes:,} bytes; sqrt(L input / layer) = {rule:.2f}, sqrt(L) = {sqrt:.1f} takes "
-               "{more:,} bytes", layers=lowest, bytes=peaks.min(), rule=square**0.5, sqrt=r.p.layers**0.5)  # fmt: skip
+    detail = say("{layers} layers, {bytes:,} bytes; sqrt(L input / layer) = {rule:.2f}, sqrt(L) = {sqrt:.1f} takes "
+                 "{more:,} bytes", layers=lowest, bytes=peaks.min(), rule=square**0.5)  # fmt: skip
     more = peak_bytes(r.p, f"segments of {sqrt_segment(r.p)}", 4)
-    return verdict(lowest == best_segment(r.p) == nearest, said.fill(more=more))
+    return verdict(lowest == best_segment(r.p) == nearest, detail.fill(more=more, sqrt=r.p.layers**0.5))
 
 
 peak_of_one = of("peak", precision="fp32").then("share", lambda x: x.sel(recomputed="segments of 1") / x[0])

@@ -279,8 +279,8 @@ def bounds(r: Result) -> Outcome:
     additions = np.array(r.p.ranks) - 1
     reach = additions * 2.0**-24 / (1 - additions * 2.0**-24) * r.conditions.values
     share = r.errors.sel(curve="FP32, ring").values / reach
-    said = say("errors are {low:.2g} to {high:.2g} of the bound, n up to {n}", low=share.min(), high=share.max())
-    return verdict(bool((share <= 1).all() and share.max() > 0.01), said.fill(n=r.p.ranks[-1]))
+    detail = say("errors are {low:.2g} to {high:.2g} of the bound, n up to {n}", low=share.min(), high=share.max())
+    return verdict(bool((share <= 1).all() and share.max() > 0.01), detail.fill(n=r.p.ranks[-1]))
 
 
 E.claim(
@@ -314,22 +314,22 @@ def averaging(r: Result) -> Outcome:
     infinite, zero = (x.diff("divided").isel(divided=0) for x in (r.infinite, -r.zero))
     if min(infinite.min(), zero.min()) < 0:
         return failed(say("at some loss scale dividing first overflows more, or dividing last loses more"))
-    said = say("up to {infinite:.0%} more infinite sums when dividing last, {zeros:.0%} more zeros when dividing "
-               "first; of {pairs:,} finite pairs {same:.1%} are equal to the bit")  # fmt: skip
+    detail = say("up to {infinite:.0%} more infinite sums when dividing last, {zeros:.0%} more zeros when dividing "
+                 "first; of {pairs:,} finite pairs {same:.1%} are equal to the bit")  # fmt: skip
     pairs, same = (int(x.isel(divided=0).sum()) for x in (r.pairs, r.equal_pairs))
-    said = said.fill(infinite=float(infinite.max()), zeros=float(zero.max()), pairs=pairs, same=same / pairs)
+    detail = detail.fill(infinite=float(infinite.max()), zeros=float(zero.max()), pairs=pairs, same=same / pairs)
     share = np.minimum(infinite.max("scale").values, zero.max("scale").values)
-    return above(share, 0.0, 0.01, said)
+    return above(share, 0.0, 0.01, detail)
 
 
 @E.measured("replicas stay equal if all skip together, and part if they skip alone")
 def skipping(r: Result) -> Outcome:
     skips, ends = r.skips.values[0].tolist(), r.apart.values[0, :, -1]
-    said = say("together: skips {together}, apart by {near:.2g}; alone: skips {alone}, apart by {far:.2g}",
-               together=skips[0], alone=skips[1], near=ends[0], far=ends[1])  # fmt: skip
+    detail = say("together: skips {together}, apart by {near:.2g}; alone: skips {alone}, apart by {far:.2g}",
+                 together=skips[0], alone=skips[1], near=ends[0], far=ends[1])  # fmt: skip
     if r.apart.sel(policy="together").any() or not r.skips.sel(policy="together").all():
-        return failed(say("{all}; of those that skip together some part, or none skips", all=said))
-    return above(r.apart.sel(policy="alone").values[:, -1], 0.0, 1e-3, said)
+        return failed(say("{all}; of those that skip together some part, or none skips", all=detail))
+    return above(r.apart.sel(policy="alone").values[:, -1], 0.0, 1e-3, detail)
 
 
 @E.library("gloo's own all-reduce gives the sums of the order that the lab says")
@@ -356,12 +356,12 @@ def by_gloo(given: torch.Tensor) -> torch.Tensor:
     store = dist.HashStore()
     sums: list[torch.Tensor] = [row.clone() for row in given]
 
-    def one(rank: int) -> None:
+    def run_rank(rank: int) -> None:
         group = dist.ProcessGroupGloo(store, rank, len(given), timedelta(seconds=60))
         group.allreduce([sums[rank]]).wait()
 
     with ThreadPoolExecutor(len(given)) as ranks:
-        list(ranks.map(one, range(len(given))))
+        list(ranks.map(run_rank, range(len(given))))
     return sums[0]
 
 
@@ -441,15 +441,15 @@ class Shown(NamedTuple):
 
 def shown() -> tuple[tuple[Shown, ...], tuple[Shown, ...]]:
     bits = 1 << np.arange(RANKS)
-    one, every = bits[:, None], np.repeat(bits[:, None], RANKS, axis=1)
+    own_bit, every = bits[:, None], np.repeat(bits[:, None], RANKS, axis=1)
     own = np.zeros((RANKS, RANKS), np.int64)
     for chunk in range(RANKS):
         own[(chunk - 1) % RANKS, chunk] = 1 << chunk
     c = collectives
     return (
         (Shown(c.broadcast(RANKS), np.array([[1], [0], [0], [0]]), 3, "broadcast: one to all"),
-         Shown(c.reduce(RANKS), one, 3, "reduce: the sum to one (tree)"),
-         Shown(c.all_reduce(RANKS, "doubling"), one, 3, "all-reduce by doubling")),
+         Shown(c.reduce(RANKS), own_bit, 3, "reduce: the sum to one (tree)"),
+         Shown(c.all_reduce(RANKS, "doubling"), own_bit, 3, "all-reduce by doubling")),
         (Shown(c.reduce_scatter(RANKS), every, 4, "reduce-scatter: a piece of the sum to each (ring)"),
          Shown(c.all_gather(RANKS), own, 4, "all-gather: everybody's piece to all (ring)"),
          Shown(c.all_reduce(RANKS), every, 7, "all-reduce by a ring: reduce-scatter, then all-gather")),
@@ -461,10 +461,10 @@ def moving() -> str:
     from ..draw.animation import Moving, animation
 
     panels = []
-    for one in itertools.chain(*shown()):
-        messages = [[(m.source, m.target, m.chunk) for m in step] for step in one.collective.steps]
-        there = collectives.contributions(one.collective, one.given)
-        title = re.split("[:：]", translated(one.title, FIGURE, lang()))[0]
+    for drawn in itertools.chain(*shown()):
+        messages = [[(m.source, m.target, m.chunk) for m in step] for step in drawn.collective.steps]
+        there = collectives.contributions(drawn.collective, drawn.given)
+        title = re.split("[:：]", translated(drawn.title, FIGURE, lang()))[0]
         panels.append(Moving(title, there, messages))
     return animation(panels)
 
@@ -473,9 +473,9 @@ def frames(line: int) -> draw.Figure:
     from ..draw.collectives import draw_frames
 
     figure, panels = draw.panels(8, 6.5, len(shown()[line]), 1)
-    for ax, one in zip(panels, shown()[line], strict=True):
-        written = [{(m.target, m.chunk) for m in step} for step in one.collective.steps]
-        draw_frames(ax, collectives.contributions(one.collective, one.given), written, one.columns, one.title)
+    for ax, drawn in zip(panels, shown()[line], strict=True):
+        written = [{(m.target, m.chunk) for m in step} for step in drawn.collective.steps]
+        draw_frames(ax, collectives.contributions(drawn.collective, drawn.given), written, drawn.columns, drawn.title)
     return figure
 
 

@@ -162,8 +162,8 @@ def same_bits(r: Result) -> Outcome:
     if r.p.ranks < 3:
         return absent(say("two addends have one sum, whatever the order"))
     wrong = dict(zip(r.p.strategies, r.same_order.values.tolist(), strict=True))
-    said = say("{n:,} weights after {steps} steps: {wrong}", n=plain(r.p)[0].size, steps=r.p.steps)
-    return verdict(not any(wrong.values()), said.fill(wrong=wrong))
+    detail = say("{n:,} weights after {steps} steps: {wrong}", n=plain(r.p)[0].size, steps=r.p.steps)
+    return verdict(not any(wrong.values()), detail.fill(wrong=wrong))
 
 
 @E.measured("training on the whole batch at once is the same but for rounding")
@@ -174,10 +174,10 @@ def whole_batch(r: Result) -> Outcome:
     """
     counts, far = r.whole.values, r.far.values
     near = np.allclose(r.losses.values, plain(r.p)[1], rtol=1e-6, atol=0)
-    said = say("{low} to {high} weights differ, {far:.2%} of all by more than {room:g}; losses within 1e-6",
-               low=counts.min(), high=counts.max(), far=far.max(), room=FAR)  # fmt: skip
+    detail = say("{low} to {high} weights differ, {far:.2%} of all by more than {room:g}; losses within 1e-6",
+                 low=counts.min(), high=counts.max(), far=far.max(), room=FAR)  # fmt: skip
     holds = bool(near and counts.min() > 0 and far.max() < FEW)
-    return measured(holds, said, Sample(len(far), float(far.std()), FEW))
+    return measured(holds, detail, Sample(len(far), float(far.std()), FEW))
 
 
 E.answer("ranks hold the bytes calculated, with ZeRO-3 {held:.0%} of DDP's; {n:.0f} of {all:,} weights have other "

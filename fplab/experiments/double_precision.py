@@ -61,12 +61,12 @@ def operands(seed: int, spread: int, p: Params) -> tuple[np.ndarray, np.ndarray]
 def sliced(x: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows (R, K) as ``sum q[s] 2**(e - bits (s + 1))``, exact: q (S, R, K), |q| < 2**bits, and e (R,)."""
     exponents = np.frexp(np.abs(x).max(axis=1))[1].astype(np.int64)
-    rest, found = np.ldexp(x, -exponents[:, None]), []
+    rest, slices = np.ldexp(x, -exponents[:, None]), []
     while rest.any():
         rest = np.ldexp(rest, bits)
-        found.append(np.trunc(rest))
-        rest = rest - found[-1]
-    return np.stack(found), exponents
+        slices.append(np.trunc(rest))
+        rest = rest - slices[-1]
+    return np.stack(slices), exponents
 
 
 def half_bits(k: int) -> int:
@@ -78,9 +78,9 @@ def of_slices(a: np.ndarray, b: np.ndarray, inputs: str) -> tuple[np.ndarray, in
     """Products of all slices by the unit, as integers (S, S, R, R), and how many of them are not exact."""
     from ..tensorcore import matmul
 
-    found = np.stack([[matmul(x, y.T, gpu=GPU, inputs=inputs) for y in b] for x in a])
+    products = np.stack([[matmul(x, y.T, gpu=GPU, inputs=inputs) for y in b] for x in a])
     want = np.einsum("srk,tck->strc", a.astype(np.int64), b.astype(np.int64))
-    return found.astype(np.int64), int((found != want).sum())
+    return products.astype(np.int64), int((products != want).sum())
 
 
 def added(parts: np.ndarray, scales: np.ndarray, bits: int, count: int) -> np.ndarray:
@@ -91,8 +91,8 @@ def added(parts: np.ndarray, scales: np.ndarray, bits: int, count: int) -> np.nd
         for t in range(min(parts.shape[1], count - s)):
             total = total + (parts[s, t].astype(object) << (bits * (deep - s - t - 2)))
     ones, shift = np.array(1, object), bits * deep - scales
-    found = whole.ratio(total, ones << np.maximum(shift, 0).astype(object))
-    return np.asarray(np.ldexp(found, np.maximum(-shift, 0)))
+    share = whole.ratio(total, ones << np.maximum(shift, 0).astype(object))
+    return np.asarray(np.ldexp(share, np.maximum(-shift, 0)))
 
 
 @E.cache
@@ -215,16 +215,16 @@ def factored(p: Params, seed: int, condition: float) -> tuple[np.ndarray, np.nda
 def solved(p: Params, system: int, condition: float, solver: str) -> tuple[np.ndarray, np.ndarray]:
     """Backward errors after each step, and GMRES's iterations in it."""
     a, b, solve, x, first = factored(p, system, condition)
-    found, iterations = np.full(STEPS + 1, first), np.zeros(STEPS + 1, np.int64)
+    errors, iterations = np.full(STEPS + 1, first), np.zeros(STEPS + 1, np.int64)
     for step in range(1, STEPS + 1 if solver != SOLVERS[0] else 0):
         d = solve(residual(a, x, b))
         if solver == "GMRES":
             d, iterations[step] = gmres(lambda v: solve(a @ v), d, 1e-4)
         x = x + d
-        found[step:] = backward_error(a, x, b)
-        if found[-1] <= REACHED / 4 or not np.isfinite(x).all() or np.abs(x).max() > 1e100:
+        errors[step:] = backward_error(a, x, b)
+        if errors[-1] <= REACHED / 4 or not np.isfinite(x).all() or np.abs(x).max() > 1e100:
             break
-    return found, iterations
+    return errors, iterations
 
 
 @E.table
@@ -246,17 +246,17 @@ def exact_slices(r: Result) -> Outcome:
     """Every product of two slices, against int64; and that slices are as short as they must be."""
     bits = half_bits(r.p.k)
     fits = r.p.k * (2**bits - 1) ** 2 < 2**24 and r.p.k * 127**2 < 2**31
-    said = say("K = {k}: {wrong:,} elements differ; slices of 7 and {bits} bits", k=r.p.k, bits=bits)
-    return verdict(fits and not r.inexact.any(), said.fill(wrong=int(r.inexact.sum())))
+    detail = say("K = {k}: {wrong:,} elements differ; slices of 7 and {bits} bits", k=r.p.k, bits=bits)
+    return verdict(fits and not r.inexact.any(), detail.fill(wrong=int(r.inexact.sum())))
 
 
 @E.proved("All slices together give the correctly rounded FP64 product, every bit")
 def correctly_rounded(r: Result) -> Outcome:
-    wrong = [int((found != r.correct).sum()) for found in (r.products[:, :, -1], r.halves)]
+    wrong = [int((result != r.correct).sum()) for result in (r.products[:, :, -1], r.halves)]
     chain = float((r.chain != r.correct).mean())
-    said = say("{n:,} elements: {int8} and {fp16} differ; a chain of FP64 multiply-adds differs in {chain:.0%}")
-    said = said.fill(n=r.correct.size, int8=wrong[0], fp16=wrong[1], chain=chain)
-    return verdict(not any(wrong) and chain > 0, said)
+    detail = say("{n:,} elements: {int8} and {fp16} differ; a chain of FP64 multiply-adds differs in {chain:.0%}")
+    detail = detail.fill(n=r.correct.size, int8=wrong[0], fp16=wrong[1], chain=chain)
+    return verdict(not any(wrong) and chain > 0, detail)
 
 
 @E.proved("What dropping slices costs is below (n + 1) 2^(-7 n) K times the largest of row and column")
@@ -298,12 +298,12 @@ E.claim(
 def rescued(r: Result) -> Outcome:
     plain, other = (ended(solver, 1e6, 1e8).read(r).values for solver in SOLVERS[1:])
     counts = r.iterations.sum(["solver", "step"]).max("system").sel(condition=[1e6, 1e8]).values
-    said = say("10^6: refinement {plain:.1e} at least, GMRES {other:.1e} at most; {size} unknowns, GMRES iterations "
-               "{n} and, at 10^8, {more}", size=r.p.size)  # fmt: skip
-    said = said.fill(plain=float(plain[:, 0].min()), other=float(other[:, 0].max()), n=int(counts[0]))
+    detail = say("10^6: refinement {plain:.1e} at least, GMRES {other:.1e} at most; {size} unknowns, GMRES iterations "
+                 "{n} and, at 10^8, {more}", size=r.p.size)  # fmt: skip
+    detail = detail.fill(plain=float(plain[:, 0].min()), other=float(other[:, 0].max()), n=int(counts[0]))
     sample = Sample(len(other), float(np.ptp(other[:, 0])), REACHED)
     holds = not (plain <= REACHED).any() and bool((other <= REACHED).all())
-    return measured(holds, said.fill(more=int(counts[1])), sample)
+    return measured(holds, detail.fill(more=int(counts[1])), sample)
 
 
 @E.measured("Refinement that computes its residuals in FP32 stops at FP32's error", id="residuals_in_fp64")
@@ -315,10 +315,10 @@ def residuals_matter(r: Result) -> Outcome:
         for _ in range(STEPS):
             x = x + solve(residual(*(of.astype(dtype) for of in (a, x, b))).astype(np.float64))
         ends.append(backward_error(a, x, b))
-    said = say("backward errors {fine:.1e} and {coarse:.1e}", fine=ends[0], coarse=ends[1])
+    detail = say("backward errors {fine:.1e} and {coarse:.1e}", fine=ends[0], coarse=ends[1])
     if not ends[0] <= REACHED:
-        return failed(said)
-    return measured(ends[1] > 2.0**-32, said, Sample(1, 0.0, 2.0**-32))
+        return failed(detail)
+    return measured(ends[1] > 2.0**-32, detail, Sample(1, 0.0, 2.0**-32))
 
 
 # --- what a GPU must do -----------------------------------------------------------------------------------------

@@ -167,8 +167,8 @@ def tenth(r: Result) -> Outcome:
     error = np.abs(r.tenth_error.values)
     used = error * 2.0 ** np.array([f.significand_bits for f in TABLE])
     normal = np.where([f.smallest_normal <= 0.1 for f in TABLE], used, 0)
-    said = say("{n} formats; the largest error is {worst:.2f} of 2^-p, in {fmt}", n=len(TABLE), worst=normal.max())
-    return verdict(bool(error.all() and normal.max() <= 1), said.fill(fmt=NAMES[int(normal.argmax())]))
+    detail = say("{n} formats; the largest error is {worst:.2f} of 2^-p, in {fmt}", n=len(TABLE), worst=normal.max())
+    return verdict(bool(error.all() and normal.max() <= 1), detail.fill(fmt=NAMES[int(normal.argmax())]))
 
 
 @E.proved("BF16 has the larger range and 3 bits less precision than FP16, not the reverse")
@@ -176,8 +176,8 @@ def bf16_and_fp16(r: Result) -> Outcome:
     bf16, fp16 = r.properties.sel(format="bf16"), r.properties.sel(format="fp16")
     (most, least, p), (other, smallest, q) = (
         x.sel(property=["max", "smallest_subnormal", "nmant"]).values for x in (bf16, fp16))  # fmt: skip
-    said = say("BF16 reaches {most:.3g}, p = {p:g}; FP16 {other:g}, p = {q:g}", most=most, p=p + 1, other=other)
-    return verdict(bool(most > other and least < smallest and q - p == 3), said.fill(q=q + 1))
+    detail = say("BF16 reaches {most:.3g}, p = {p:g}; FP16 {other:g}, p = {q:g}", most=most, p=p + 1, other=other)
+    return verdict(bool(most > other and least < smallest and q - p == 3), detail.fill(q=q + 1))
 
 
 E.claim(
@@ -201,8 +201,8 @@ def one_tf32(r: Result) -> Outcome:
         x = x[np.isfinite(x)].astype(np.float64)
         last = np.maximum(np.frexp(x)[1] - 1, int(low)) - int(fraction)  # a TF32 number's last place at that size
         holds &= bool((np.ldexp(x, -last) % 1 == 0).all())
-    said = say("1 + {exponent:g} + {fraction:g} = {bits:g} bits; every FP16 and every BF16 value is a TF32 value")
-    return verdict(holds, said.fill(exponent=exponent, fraction=fraction, bits=width))
+    detail = say("1 + {exponent:g} + {fraction:g} = {bits:g} bits; every FP16 and every BF16 value is a TF32 value")
+    return verdict(holds, detail.fill(exponent=exponent, fraction=fraction, bits=width))
 
 
 # Where a library says something else, and what: 1 is the smallest normal number of E2M3 and E2M1, and the step below it
@@ -242,9 +242,9 @@ def compare_finfo(library: str, r: Result) -> Outcome:
     named = {key: value for key, value in FINFO_DIFFERENCES.items() if key[0] == library and not repaired}
     if differences != named:
         return failed(say("differs at {where}", where=sorted(set(differences.items()) ^ set(named.items()))))
-    said = say("{n} fields of {m} formats", n=len(fields) * len(infos), m=len(infos))
+    detail = say("{n} fields of {m} formats", n=len(fields) * len(infos), m=len(infos))
     apart = joined([f"{name} {field} = {value:g}" for (_, name, field), value in named.items()], COMMA)
-    return passed(say("{said}; apart from {apart}", said=said, apart=apart) if named else said)
+    return passed(say("{said}; apart from {apart}", said=detail, apart=apart) if named else detail)
 
 
 # ml_dtypes counts at least one decimal digit and rounds the resolution into the format; both fields say nothing more.
@@ -308,8 +308,8 @@ def library_casts(r: Result) -> Outcome:
         theirs = rounded_by_numpy(patterns[keep].view(np.float32), name)
         return same_bits(r.rounded.sel(format=name).values[keep], theirs, name)
 
-    said = say("{n:,} values to {formats} formats each", n=patterns.size, formats=len(KNOWN))
-    return all_pass(((name, compared(name)) for name in KNOWN), said)
+    detail = say("{n:,} values to {formats} formats each", n=patterns.size, formats=len(KNOWN))
+    return all_pass(((name, compared(name)) for name in KNOWN), detail)
 
 
 @E.library("casts between all formats equal torch's on the CPU, named differences included", needs=["torch"])
@@ -324,8 +324,8 @@ def torch_casts(r: Result) -> Outcome:
         outcomes += [(say("{case} to {target}", case=case.name, target=target),
                       same_bits(want[target], got[target], target)) for target in case.formats]  # fmt: skip
         n += sum(codes.size for codes in got.values())
-    said = say("{n:,} casts between {formats} formats, torch {version}", n=n, formats=len(CAST), version=version)
-    return all_pass(outcomes, said)
+    detail = say("{n:,} casts between {formats} formats, torch {version}", n=n, formats=len(CAST), version=version)
+    return all_pass(outcomes, detail)
 
 
 @E.library("E4M3 overflow: torch saturates from 2.13 on, ml_dtypes gives NaN; the lab does either",

@@ -75,11 +75,11 @@ def drawn_codes(distribution: str, key: int, rows: int, k: int) -> Array:
     # The upper 16 bits of a word nearly always decide; only where a limit lies within is the rest looked at.
     first = np.searchsorted(limits, np.arange(1 << 16, dtype=np.uint64) << np.uint64(16), side="right")
     upper = (words >> np.uint64(16)).astype(np.intp)
-    found = found_codes[first][upper]
+    codes = found_codes[first][upper]
     parted = np.append(first[1:], found_codes.size - 1) != first
     near = np.flatnonzero(parted[upper])
-    found[near] = found_codes[np.searchsorted(limits, words[near], side="right")]
-    return found.reshape(rows, k)
+    codes[near] = found_codes[np.searchsorted(limits, words[near], side="right")]
+    return codes.reshape(rows, k)
 
 
 def limits_of(distribution: str) -> tuple[Array, Array]:
@@ -125,14 +125,14 @@ DEFINITIONS: dict[str, Callable[[Array, Array], Any]] = {  # of the magnitudes o
 OWN, RMS, OF_LARGEST, NORM, _ = DEFINITIONS  # the curves show the second one
 
 
-def relative(found: Array, want: Array, definition: str = RMS) -> float:
+def relative(got: Array, want: Array, definition: str = RMS) -> float:
     """A relative error of FP32 bits against exact results, by one of ``DEFINITIONS``."""
-    return float(DEFINITIONS[definition](np.abs(found.view(np.float32).astype(np.float64) - want), want))
+    return float(DEFINITIONS[definition](np.abs(got.view(np.float32).astype(np.float64) - want), want))
 
 
-def significant_bits(found: Array) -> int:
+def significant_bits(values: Array) -> int:
     """The most bits that a significand of FP32 bits needs, the leading one included."""
-    used = int(np.bitwise_or.reduce(found.ravel() & np.uint32(0x7FFFFF)))
+    used = int(np.bitwise_or.reduce(values.ravel() & np.uint32(0x7FFFFF)))
     return 24 - ((used & -used).bit_length() - 1 if used else 23)
 
 
@@ -285,8 +285,8 @@ def reference(r: Result) -> Outcome:
             want = sum(x * y for x, y in zip(a[row].tolist(), b[column].tolist(), strict=True))
             got = int(np.ldexp(exact[row, column], -UNIT))
             if got != want or abs(want) >= 1 << 53:
-                said = say("element {row}, {column} at K = {k}: {got} units, integers give {want}", row=row, k=k)
-                return failed(said.fill(column=column, got=got, want=want))
+                detail = say("element {row}, {column} at K = {k}: {got} units, integers give {want}", row=row, k=k)
+                return failed(detail.fill(column=column, got=got, want=want))
             compared += 1
     return passed(say("{n} sums of up to {k:,} products", n=compared, k=k))
 
@@ -322,8 +322,8 @@ def shrinking(r: Result) -> Outcome:
     sums, want = r.results.sel(distribution=POSITIVE), r.exact.sel(distribution=POSITIVE)
     above = int((sums.sel(series=[CHAIN, ADA, B200]) > want).sum())
     below = float((sums.sel(series=CHAIN) < want).sel(K=slice(128, None)).mean())
-    said = say("{n:,} sums, {above} too large; on H100 {share} of those from K = 128 on are too small", above=above)
-    return verdict(not above and below > 0.99, said.fill(n=3 * want.size, share=percent(below)))
+    detail = say("{n:,} sums, {above} too large; on H100 {share} of those from K = 128 on are too small", above=above)
+    return verdict(not above and below > 0.99, detail.fill(n=3 * want.size, share=percent(below)))
 
 
 def growing(distribution: str) -> Quantity:
@@ -353,10 +353,10 @@ def nearly(r: Result) -> Outcome:
     by_side = r.defined.sel(distribution=[NORMAL, BOTH], series=CHAIN, definition=RMS)
     there = by_side.sel(side=SIDE).values
     grows = ", ".join(f"{n}x{n} {percent(x)}" for n, x in zip(r.p.sides, by_side[0].values.tolist(), strict=True))
-    said = say("normal {normal}, uniform, both signs {uniform} of the r.m.s.; it grows with the matrix: {grows}")
-    said = said.fill(normal=percent(there[0]), uniform=percent(there[1]), grows=grows)
+    detail = say("normal {normal}, uniform, both signs {uniform} of the r.m.s.; it grows with the matrix: {grows}")
+    detail = detail.fill(normal=percent(there[0]), uniform=percent(there[1]), grows=grows)
     holds = bool((np.abs(there - NEARLY) < 0.008).all() and (by_side[:, -1] > by_side[:, 0]).all())
-    return measured(holds, said, sample(there, 0.008))
+    return measured(holds, detail, sample(there, 0.008))
 
 
 @E.measured("no other definition gives it there: over 100%, or below 1%; and positive operands over 5%")
@@ -376,17 +376,17 @@ def others(r: Result) -> Outcome:
 def repairs(r: Result) -> Outcome:
     chain, promoted = (r.by_draw.sel(series=name, K=K).values for name in (CHAIN, PROMOTED))
     gains, left = (chain / promoted).min(axis=0), percent(float(promoted.max()))
-    said = say("{times:.0f} times less and more, {share} at most", times=gains.min(), share=left)
-    return measured(bool((gains >= 5).all()), said, sample(gains, 5.0))
+    detail = say("{times:.0f} times less and more, {share} at most", times=gains.min(), share=left)
+    return measured(bool((gains >= 5).all()), detail, sample(gains, 5.0))
 
 
 @E.measured("the longer the interval of promotion, the larger the error; 4,096 is one chain")
 def intervals(r: Result) -> Outcome:
     errors = r.by_draw.sel(distribution=POSITIVE, series=[*EVERY], K=K).values
-    one, other = (bits(r.results.sel(series=name, K=K)) for name in (f"H100, promoted every {K}", CHAIN))
+    promoted, other = (bits(r.results.sel(series=name, K=K)) for name in (f"H100, promoted every {K}", CHAIN))
     ratios = (errors[1:] / errors[:-1]).min(axis=0)
-    said = ", ".join(f"{n}: {percent(x)}" for n, x in zip(INTERVALS, errors.mean(axis=1), strict=True))
-    return measured(bool((ratios > 1).all()) and np.array_equal(one, other), said, sample(ratios, 1.0))
+    detail = ", ".join(f"{n}: {percent(x)}" for n, x in zip(INTERVALS, errors.mean(axis=1), strict=True))
+    return measured(bool((ratios > 1).all()) and np.array_equal(promoted, other), detail, sample(ratios, 1.0))
 
 
 def over_hopper(series: str, first: int) -> Quantity:
@@ -402,9 +402,9 @@ E.claim(equivalent("ada", "Ada errs as much as Hopper from K = 512 on, within a 
 @E.measured("Blackwell errs a thousand times less from K = 128 on")
 def blackwell(r: Result) -> Outcome:
     least = 1 / over_hopper(B200, 128).read(r).max(["distribution", "K"]).values
-    said = say("{least:,.0f} times smaller and more, {worst} at most", least=least.min())
-    said = said.fill(worst=percent(float(r.by_draw.sel(series=B200).max())))
-    return measured(bool((least > 1000).all()), said, sample(least, 1000.0))
+    detail = say("{least:,.0f} times smaller and more, {worst} at most", least=least.min())
+    detail = detail.fill(worst=percent(float(r.by_draw.sel(series=B200).max())))
+    return measured(bool((least > 1000).all()), detail, sample(least, 1000.0))
 
 
 E.answer("one chain on H100 loses {chain:.1%} of a positive sum of 4,096 FP8 products; promoted to FP32 every 128 it "
@@ -453,10 +453,10 @@ def usual(fast: bool) -> Plan:
 
 def plans() -> dict[str, Plan]:
     """The orders and promotions that a library may choose."""
-    found: dict[str, Plan] = {"one chain": ONE_CHAIN}
-    found |= {f"promoted every {n}": {"promote": n} for n in (32, 64, 128, 256, 512, 1024)}
-    found |= {f"split-K {n}": {"split_k": n} for n in (2, 4, 8, 16)}
-    return found | {f"{n} accumulators": {"accumulators": n} for n in (2, 4)}
+    table: dict[str, Plan] = {"one chain": ONE_CHAIN}
+    table |= {f"promoted every {n}": {"promote": n} for n in (32, 64, 128, 256, 512, 1024)}
+    table |= {f"split-K {n}": {"split_k": n} for n in (2, 4, 8, 16)}
+    return table | {f"{n} accumulators": {"accumulators": n} for n in (2, 4)}
 
 
 @E.hardware

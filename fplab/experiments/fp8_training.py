@@ -268,9 +268,9 @@ def spiking(layer: nn.Module, binades: int, whole: bool) -> Iterator[None]:
     import torch
 
     def factor(x: torch.Tensor) -> torch.Tensor:
-        found = torch.ones(len(x), 1)
-        found[: len(x) if whole else 1] = 2.0**binades
-        return found
+        factors = torch.ones(len(x), 1)
+        factors[: len(x) if whole else 1] = 2.0**binades
+        return factors
 
     with (
         layer.register_forward_pre_hook(lambda _, given: given[0] * factor(given[0])),
@@ -342,9 +342,9 @@ def unchanged(r: Result) -> Iterator[Part]:
             yield f"{way}, {spike}", got.view(np.uint32), want.view(np.uint32), "fp32"
 
 
-def costs(one: str, other: str, spike: str, what: Quantity = spiked) -> Test:
+def costs(way: str, other: str, spike: str, what: Quantity = spiked) -> Test:
     """Whether a spike adds more, by a margin, to the loss after it by one way than by another."""
-    return above(what.at(way=one, spike=spike), what.at(way=other, spike=spike), HURTS)
+    return above(what.at(way=way, spike=spike), what.at(way=other, spike=spike), HURTS)
 
 
 E.claim(

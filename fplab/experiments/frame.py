@@ -124,8 +124,8 @@ class Measure:
             coordinates[along[0]] = keys
             cells = [None if cell is None else _in_order(cell, keys) for cell in cells]
         given = [np.asarray(cell) for cell in cells if cell is not None]
-        shape = tuple(max(sizes) for sizes in zip(*(one.shape for one in given), strict=True))
-        ragged = len(given) < len(cells) or any(one.shape != shape for one in given)
+        shape = tuple(max(sizes) for sizes in zip(*(cell.shape for cell in given), strict=True))
+        ragged = len(given) < len(cells) or any(cell.shape != shape for cell in given)
         whole = np.full((len(cells), *shape), np.nan if ragged else 0, float if ragged else np.result_type(*given))
         for i, cell in enumerate(cells):
             if cell is not None:

@@ -188,13 +188,13 @@ def bits_of_probe(p: Params, probe: str, gpu: str) -> int | None:
     """The FP32 bits of a probe, or of its exact sum."""
     from .. import tensorcore
 
-    one = PROBES[probe]
+    record = PROBES[probe]
     if gpu == "exact":
-        return exact.round_to(exact.of(one.sum), "fp32")[0]
-    if gpu not in SETS[one.kind]:
+        return exact.round_to(exact.of(record.sum), "fp32")[0]
+    if gpu not in SETS[record.kind]:
         return None
-    a, b = one.factors
-    return int(np.asarray(tensorcore.dot(a, b, np.float32(one.c), gpu=gpu, inputs=one.inputs)).view(np.uint32))
+    a, b = record.factors
+    return int(np.asarray(tensorcore.dot(a, b, np.float32(record.c), gpu=gpu, inputs=record.inputs)).view(np.uint32))
 
 
 def accumulators(p: Params) -> list[float]:
@@ -257,14 +257,14 @@ def on_gpu(x: np.ndarray, gpu: str, sign: float = 1.0) -> np.ndarray:
     """X X^T on a GPU, X times ``sign`` on the left, from FP16 to FP32, one chain of ascending k: FP32 bits (64, 64)."""
     from .. import tensorcore
 
-    found = x.view(np.float16).astype(np.float32)
-    return tensorcore.matmul(sign * found, found.T, gpu=gpu).view(np.uint32)
+    values = x.view(np.float16).astype(np.float32)
+    return tensorcore.matmul(sign * values, values.T, gpu=gpu).view(np.uint32)
 
 
 def exactly(x: np.ndarray) -> np.ndarray:
     """X X^T with one rounding: FP32 bits (64, 64)."""
-    found = x.view(np.float16).astype(np.float32)
-    return np.asarray(numeric.dot(found[:, None], found[None], "fp16", accumulate="exact", store="fp32")).view(
+    values = x.view(np.float16).astype(np.float32)
+    return np.asarray(numeric.dot(values[:, None], values[None], "fp16", accumulate="exact", store="fp32")).view(
         np.uint32
     )
 
@@ -314,18 +314,18 @@ def negated(p: Params, gpu: str) -> np.ndarray:
 @E.table
 def rows(r: Result) -> Columns:
     """A row per probe and GPU, then one per pair of GPUs (and exact) of the real product."""
-    found: list[tuple[Any, ...]] = []
+    rows: list[tuple[Any, ...]] = []
     for probe in PROBES.values():
         got = r.probed.sel(probe=probe.id, gpu=[*SETS[probe.kind], "exact"]).astype(np.uint32)
         for gpu in SETS[probe.kind]:
             ends = got.sel(gpu=gpu).values, got.sel(gpu="exact").values
-            found.append((probe.name, gpu, "exact", *(f"{int(x):08x}" for x in ends), *difference(*ends)))
+            rows.append((probe.name, gpu, "exact", *(f"{int(x):08x}" for x in ends), *difference(*ends)))
     for gpus in ((*GPUS, "exact"), AMD):
         for one, other in itertools.combinations(gpus, 2):
             ends = r.real.sel(gpu=one).values, r.real.sel(gpu=other).values
-            found.append((f"pixel correlations 64x64x{r.p.images}", one, other, "", "", *difference(*ends)))
+            rows.append((f"pixel correlations 64x64x{r.p.images}", one, other, "", "", *difference(*ends)))
     names = ("case", "GPU", "against", "bits", "bits against", "elements that differ", "largest difference in ulp")
-    return in_columns(names, found)
+    return in_columns(names, rows)
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
@@ -380,8 +380,8 @@ def follows(r: Result) -> Outcome:
     sums = []
     for (exponent, count), (j, gpu) in itertools.product(PRODUCTS.items(), enumerate(GPUS)):
         a, b = (np.full(count, factor) for factor in TINY[exponent])
-        found = zip(accumulators(r.p), r.sweep.sel(exponent=exponent, gpu=gpu).values.tolist(), strict=True)
-        for c, got in list(found)[j % 3 :: 3]:
+        sweep = zip(accumulators(r.p), r.sweep.sel(exponent=exponent, gpu=gpu).values.tolist(), strict=True)
+        for c, got in list(sweep)[j % 3 :: 3]:
             sums.append((f"{gpu}, c = {c}, 2^{exponent}", got, published(gpu, "fp16", a, b, c)))
     return all_follow(sums + [elements_follow(r, gpu, j, 1, r.real) for j, gpu in enumerate(GPUS)])
 
@@ -423,15 +423,15 @@ def flushes(r: Result) -> Outcome:
 def volta_falls(r: Result) -> Outcome:
     last = r.sweep.sel(exponent=-24, gpu="V100")[BELOW - 1 : BELOW + 1]
     before, at = last.values.tolist()
-    said = say("1 - 2^-24 gives {before:08x}, 1 gives {at:08x}", before=before, at=at)
-    return verdict(last.c.values.tolist() == [1 - 2.0**-24, 1.0] and (before, at) == (0x3F800001, 0x3F800000), said)
+    detail = say("1 - 2^-24 gives {before:08x}, 1 gives {at:08x}", before=before, at=at)
+    return verdict(last.c.values.tolist() == [1 - 2.0**-24, 1.0] and (before, at) == (0x3F800001, 0x3F800000), detail)
 
 
 @E.proved("every family falls: at products of 2^-24 (Volta), 2^-25 (Turing to Ada), 2^-26 (Hopper, Blackwell)")
 def each_falls_once(r: Result) -> Outcome:
     own = [[int(LENGTHS[FAMILY[gpu]] == count) for gpu in GPUS] for count in PRODUCTS.values()]
-    said = say("{n} values of c around 1, 3 sizes of products, {gpus} GPUs", n=r.sweep.sizes["c"], gpus=len(GPUS))
-    return verdict(falls(r.sweep).values.tolist() == own, said)
+    detail = say("{n} values of c around 1, 3 sizes of products, {gpus} GPUs", n=r.sweep.sizes["c"], gpus=len(GPUS))
+    return verdict(falls(r.sweep).values.tolist() == own, detail)
 
 
 @E.proved("their summation trees are chains of nodes of 5, 9 and 17")
@@ -440,11 +440,11 @@ def trees_are_chains(r: Result) -> Outcome:
     for gpu in GPUS:
         length = LENGTHS[FAMILY[gpu]]
         try:
-            found = SumTree.from_sizes(r.tree_sizes.sel(gpu=gpu).values)
+            tree = SumTree.from_sizes(r.tree_sizes.sel(gpu=gpu).values)
         except LabError as error:
             return failed(f"{gpu}: {error}")
-        if found != chain(r.p.terms, length):
-            return failed(f"{gpu}: {found}")
+        if tree != chain(r.p.terms, length):
+            return failed(f"{gpu}: {tree}")
         texts.append(f"{gpu} {length}+1")
     return passed(say("{n} terms: {trees}", n=r.p.terms, trees=joined(texts, COMMA)))
 
@@ -457,15 +457,15 @@ def half_hides_most(r: Result) -> Outcome:
     """
     shares, counts = [], []
     for part in np.array_split(operands(r.p.images), DRAWS, axis=1):
-        found = [on_gpu(np.ascontiguousarray(part), family[0]) for family in GENERATIONS.values()]
-        pairs = list(itertools.combinations(found, 2))
+        products = [on_gpu(np.ascontiguousarray(part), family[0]) for family in GENERATIONS.values()]
+        pairs = list(itertools.combinations(products, 2))
         shares.append([float((stored(x) != stored(y)).mean()) for x, y in pairs])
         counts.append([int((x != y).sum()) for x, y in pairs])
     share = np.array(shares)
-    said = say("{low:.2%} to {high:.2%}; in FP32 {few:,} to {many:,} of {all:,}", low=share.min(), high=share.max())
-    said = said.fill(few=np.min(counts), many=np.max(counts), all=64 * 64)
+    detail = say("{low:.2%} to {high:.2%}; in FP32 {few:,} to {many:,} of {all:,}", low=share.min(), high=share.max())
+    detail = detail.fill(few=np.min(counts), many=np.max(counts), all=64 * 64)
     sample = Sample(DRAWS, float(share.max(axis=1).std(ddof=1)), FEW)
-    return measured(bool(((share > 0) & (share < FEW)).all()), said, sample)
+    return measured(bool(((share > 0) & (share < FEW)).all()), detail, sample)
 
 
 @E.library("the exact product is what math.fsum gives")
@@ -615,9 +615,9 @@ def trees(r: Result) -> draw.Figure:
     """The summation trees of the first and the last family."""
     figure, panels = draw.panels(8, 6, 2, 1)
     for i, (ax, gpu) in enumerate(zip(panels, SHOWN[::2], strict=True)):
-        found = SumTree.from_sizes(r.tree_sizes.sel(gpu=gpu).values)
-        draw.sum_tree(ax, found, style=draw.look(i), labels=18)
-        ax.set_title(f"{' '.join(GENERATIONS[FAMILY[gpu]])} (emulated): {max(found.widths) - 1} + 1 terms at once")
+        tree = SumTree.from_sizes(r.tree_sizes.sel(gpu=gpu).values)
+        draw.sum_tree(ax, tree, style=draw.look(i), labels=18)
+        ax.set_title(f"{' '.join(GENERATIONS[FAMILY[gpu]])} (emulated): {max(tree.widths) - 1} + 1 terms at once")
     panels[-1].set_xlabel("term 0 is $c$, the others are products")
     return figure
 

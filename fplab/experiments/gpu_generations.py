@@ -310,8 +310,8 @@ def steps(r: Result) -> Outcome:
             drawn = float(tensors[TENSORS.index("loss")]), share, far / size
             told = tuple(float(x.sel({**at, "step": step})) for x in (r.losses, r.differ, r.distance))
             if told != drawn:
-                said = say("{run}, step {step}: loss, share and distance {told} are not the weights' {drawn}")
-                return failed(said.fill(run=name, step=step, told=told, drawn=drawn))
+                detail = say("{run}, step {step}: loss, share and distance {told} are not the weights' {drawn}")
+                return failed(detail.fill(run=name, step=step, told=told, drawn=drawn))
         if not np.array_equal(r.answers.sel(at), answers_by_hand(parts(own, shapes), r.p)):
             return failed(say("{run}: the answers are not those of the last weights", run=name))
     shares = [
@@ -320,16 +320,16 @@ def steps(r: Result) -> Outcome:
     ]
     if not np.array_equal(r.first[0], shares):
         return failed(say("the shares of the first step are not those of its tensors"))
-    said = say("{n:,} numbers of steps {steps} of {runs} runs, every bit", n=n, runs=len(RUNS))
-    return passed(said.fill(steps=", ".join(map(str, kept_steps(r.p)))))
+    detail = say("{n:,} numbers of steps {steps} of {runs} runs, every bit", n=n, runs=len(RUNS))
+    return passed(detail.fill(steps=", ".join(map(str, kept_steps(r.p)))))
 
 
 @E.proved("No product of any step, forward or backward, leaves the unit of its GPU")
 def units(r: Result) -> Outcome:
     if not r.own.all():
         seed, run, step = np.argwhere(~r.own.values)[0]
-        said = say("{run}, seed {seed}, step {step} and {n} more: another unit", run=RUNS[run], seed=seed, step=step)
-        return failed(said.fill(n=int((~r.own).sum()) - 1))
+        detail = say("{run}, seed {seed}, step {step} and {n} more: another unit", run=RUNS[run], seed=seed, step=step)
+        return failed(detail.fill(n=int((~r.own).sum()) - 1))
     return passed(say("{n:,} steps of {runs} runs", n=r.own.size, runs=len(RUNS)))
 
 
@@ -396,8 +396,8 @@ def swallowed(r: Result) -> Outcome:
     for seed, shares in enumerate(r.first.sel(run="one weight").values):
         nudged, plain = (Machine(name, seed, r.p).weights()[0] for name in ("one weight", "H100"))
         if nudged == plain or nudged.astype(np.float16) != plain.astype(np.float16) or shares.any():
-            said = say("seed {seed}: {nudged} for {plain}, {share:.2%} differ", seed=seed, share=shares.max())
-            return failed(said.fill(nudged=nudged, plain=plain))
+            detail = say("seed {seed}: {nudged} for {plain}, {share:.2%} differ", seed=seed, share=shares.max())
+            return failed(detail.fill(nudged=nudged, plain=plain))
     return passed(say("{n} seeds, all {tensors} tensors of the first step", n=r.p.seeds, tensors=len(TENSORS)))
 
 

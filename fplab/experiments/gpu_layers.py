@@ -116,9 +116,9 @@ def rows(r: Result) -> Columns:
 @E.proved("The first operation of the model that multiplies has other bits on A100 and H100, by the units' steps")
 def first_product(r: Result) -> Outcome:
     moved = abs(r.sums[:, 0] - r.sums[:, 1]).values
-    said = say("{n} networks; the elements differ by {least:.1e} to {most:.1e}", n=len(moved), least=moved.min())
+    detail = say("{n} networks; the elements differ by {least:.1e} to {most:.1e}", n=len(moved), least=moved.min())
     apart = bool((r.steps[:, 0] != r.steps[:, 1]).all() and (r.first == FIRST).all())
-    return verdict(apart, said.fill(most=moved.max()))
+    return verdict(apart, detail.fill(most=moved.max()))
 
 
 E.claim(
@@ -157,8 +157,8 @@ def explained(r: Result) -> Outcome:
     holds = np.allclose([[whole, *each] for whole, each in zip(r.whole.values, sums, strict=True)], apart[:, None],
                         rtol=1e-13, atol=0)  # fmt: skip
     left = abs(r.rests / r.whole).values
-    said = say("{n} networks; rests of {least:.0%} to {most:.0%} of the whole", n=len(left), least=left.min())
-    return verdict(bool(holds), said.fill(most=left.max()))
+    detail = say("{n} networks; rests of {least:.0%} to {most:.0%} of the whole", n=len(left), least=left.min())
+    return verdict(bool(holds), detail.fill(most=left.max()))
 
 
 E.answer("after {layers} layers A100 and H100 are {apart:.0e} apart, and H100 {wrong:.0e} from exact; all in BF16, "

@@ -81,9 +81,9 @@ def tensors(seed: int = 0) -> dict[str, Array]:
     with training.OutputGradients(model) as tap:
         torch.nn.functional.cross_entropy(model(images), labels).backward()
         inputs, gradients = tap.inputs, tap.take()
-    found = {f"x{i}": np.array(inputs[f"conv{i}"].numpy()) for i in (2, 3)}
-    found |= {f"g{i}": gradients[f"conv{i}"] for i in (2, 3)}
-    return {**found, "w3": np.array(model.get_parameter("conv3.weight").detach().numpy())}
+    arrays = {f"x{i}": np.array(inputs[f"conv{i}"].numpy()) for i in (2, 3)}
+    arrays |= {f"g{i}": gradients[f"conv{i}"] for i in (2, 3)}
+    return {**arrays, "w3": np.array(model.get_parameter("conv3.weight").detach().numpy())}
 
 
 def loss_scale(gradients: Array) -> int:
@@ -247,8 +247,8 @@ def within_bounds(id: str, text: str, prefix: str = "", least: float = USED) -> 
             return failed(say("{where}: {share:.3g} of the bound", where=where, share=float(used[at])))
         most = used.max([axis for axis in used.dims if axis != "way"]).dropna("way")
         shares = joined([f"{way} {x:.3f}" for way, x in zip(most.way.values, most.values, strict=True)], COMMA)
-        said = say("{n:,} errors; used at most: {shares}", n=int(above.notnull().sum()), shares=shares)
-        return verdict(bool((most >= least).all()), said)
+        detail = say("{n:,} errors; used at most: {shares}", n=int(above.notnull().sum()), shares=shares)
+        return verdict(bool((most >= least).all()), detail)
 
     return Claim(id, Evidence.PROVED, say(text), test)
 

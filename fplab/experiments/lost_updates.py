@@ -54,12 +54,12 @@ def ratio_rule(sums: Iterable[Sums]) -> Outcome:
         between = doomed & ~certain
         alive, limits = int((between & ~lost).sum()), {"limit": f"{limit:.0f}", "twice": f"{2 * limit:.0f}"}
         if (lost & ~doomed).any() or (certain & ~lost).any():
-            said = say("{fmt}: a ratio below {limit} is lost, or one of {twice} and more is not", fmt=fmt)
-            return failed(said.fill(**limits))
+            detail = say("{fmt}: a ratio below {limit} is lost, or one of {twice} and more is not", fmt=fmt)
+            return failed(detail.fill(**limits))
         if not alive:
             return failed(say("{fmt}: no ratio between {limit} and {twice} survives", fmt=fmt).fill(**limits))
-        said = say("{fmt}: of {n:,} ratios between {limit} and {twice}, {share:.0%} survive", fmt=fmt)
-        texts.append(said.fill(n=int(between.sum()), share=alive / between.sum(), **limits))
+        detail = say("{fmt}: of {n:,} ratios between {limit} and {twice}, {share:.0%} survive", fmt=fmt)
+        texts.append(detail.fill(n=int(between.sum()), share=alive / between.sum(), **limits))
     return passed(joined(texts, CLAUSE))
 
 

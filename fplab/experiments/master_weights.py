@@ -348,8 +348,8 @@ def unbiased(r: Result) -> Outcome:
         z = float((np.sign(u[inexact]) * (went - share)).sum() / np.sqrt((share * (1 - share)).sum()))
         w, u, summed = nearest(r, fmt)
         bias = float(((summed - w - u) * -np.sign(u)).sum() / np.abs(u).sum())
-        said = say("{fmt}: {z:+.1f} standard deviations (nearest loses {bias:.0%} of the way)", fmt=fmt)
-        texts.append(said.fill(z=z, bias=bias))
+        detail = say("{fmt}: {z:+.1f} standard deviations (nearest loses {bias:.0%} of the way)", fmt=fmt)
+        texts.append(detail.fill(z=z, bias=bias))
         most, draws = max(most, abs(z)), draws + int(inexact.sum())
     return measured(most < 5, joined(texts, CLAUSE), Sample(draws, 1.0, 5.0))
 
@@ -365,8 +365,8 @@ def copy(r: Result) -> Iterator[Outcome]:
         for lr, most in r.largest_drift.sel(weights=fmt, update="master").groupby("lr"):
             bound = 0.5 + steps_of(r.p, lr) * 2.0 ** (formats.get(fmt).significand_bits - 25)
             low, high = float(most.min()), float(most.max())
-            said = say("{fmt}: {low:.4f} to {high:.4f} ulps; the bound is {bound:.4f}", fmt=fmt, low=low, high=high)
-            yield verdict(low >= 0.45 and high <= bound, said.fill(bound=bound))
+            detail = say("{fmt}: {low:.4f} to {high:.4f} ulps; the bound is {bound:.4f}", fmt=fmt, low=low, high=high)
+            yield verdict(low >= 0.45 and high <= bound, detail.fill(bound=bound))
 
 
 descent = of("stalled").then("descent of the loss", lambda x: x[..., 0] - x[..., -1])  # (update, seed)

@@ -137,8 +137,8 @@ def sums(p: Params, kind: str) -> Sums:
 # --- one by one, and by Tensor Cores ----------------------------------------------------------------------------
 def running(a: Array, b: Array, fmt: str) -> Array:
     """One by one: the running sums (N, K) of one row a (K,) with rows b (N, K), every product rounded first."""
-    found = numeric.dot(a[None], b, "fp16", accumulate=fmt, products="rounded", running=True)
-    return np.asarray(found, np.float32)
+    sums = numeric.dot(a[None], b, "fp16", accumulate=fmt, products="rounded", running=True)
+    return np.asarray(sums, np.float32)
 
 
 def fates(a: Array, b: Array, fmt: str, at: Array, sums: Array) -> Array:
@@ -283,8 +283,8 @@ def libraries(r: Result) -> Outcome:
         drawn = r.trace.sel(kind=kind, way=way)
         both, place, step = np.intersect1d(sums(r.p, kind).lengths, drawn.terms, return_indices=True)
         if (drawn.values[step] != product(r.p, kind, way)[0, 0, place]).any():
-            said = say("{kind}: the running sums that are drawn are others, at K = {lengths}", kind=kind)
-            return failed(said.fill(lengths=both.tolist()))
+            detail = say("{kind}: the running sums that are drawn are others, at K = {lengths}", kind=kind)
+            return failed(detail.fill(lengths=both.tolist()))
     return all_pass(outcomes, say("{n:,} multiplications and additions", n=n))
 
 
@@ -301,8 +301,8 @@ def beforehand(r: Result) -> Outcome:
     above = int((r.before_above > 0).sum())
     over = sum(int((bound(r.p, kind, way) > bound_beforehand(r.p, kind, way)).sum())
                for kind, way in itertools.product(KINDS, FP32.values()))  # fmt: skip
-    said = say("{n:,} errors and bounds by block; above it: {errors} errors, {bounds} bounds", n=n, errors=above)
-    return verdict(not above and not over, said.fill(bounds=over))
+    detail = say("{n:,} errors and bounds by block; above it: {errors} errors, {bounds} bounds", n=n, errors=above)
+    return verdict(not above and not over, detail.fill(bounds=over))
 
 
 @E.proved("Blocks of 4 FP16 products aligned to 23 bits on V100, 8 to 24 on A100, 16 to 25 on H100: every bit")
@@ -322,8 +322,8 @@ def sharp(r: Result) -> Outcome:
     """Of each target's own row of A the last K: the bound by block and the one beforehand."""
     shares = {gpu: min(float(used.sel(kind="swamped", way=FP32[gpu])[row, : r.p.rows, -1].min())
                        for used in (r.used, r.before_used)) for row, gpu in enumerate(TARGETS)}  # fmt: skip
-    said = say("at K = {k:,}: {shares}", k=1 << r.p.log2_last, shares=listed(shares, ".4f"))
-    return verdict(all(0.99 < share <= 1 for share in shares.values()), said)
+    detail = say("at K = {k:,}: {shares}", k=1 << r.p.log2_last, shares=listed(shares, ".4f"))
+    return verdict(all(0.99 < share <= 1 for share in shares.values()), detail)
 
 
 @E.proved("The bound K 2^-24, for rounding to nearest, fails on V100 and A100, not on H100")
@@ -331,8 +331,8 @@ def published(r: Result) -> Outcome:
     """Whether an FP32 error exceeds it, by GPU, over all kinds without subnormal operands."""
     most = {gpu: float(r.published_used.sel(way=way).max()) for gpu, way in FP32.items()}
     crossed = {gpu: share > 1 for gpu, share in most.items()}
-    said = say("largest error as a share of it: {shares}", shares=listed(most, ".3f"))
-    return verdict(crossed == {"V100": True, "A100": True, "H100": False}, said)
+    detail = say("largest error as a share of it: {shares}", shares=listed(most, ".3f"))
+    return verdict(crossed == {"V100": True, "A100": True, "H100": False}, detail)
 
 
 def listed(numbers: dict[str, float], spec: str) -> Text:
@@ -353,9 +353,9 @@ def drift(r: Result) -> Outcome:
     used = r.used.sel(kind="positive", way=[*FP32.values()])[..., -1].values
     apart = np.abs(np.diagonal(used, axis1=1, axis2=2) - 0.5).max(axis=0)
     relative = dict(zip(FP32, (-error[..., -1]).mean(EACH).values.tolist(), strict=True))
-    said = say("mean relative error at K = {k:,}: {cores}; FP32 one by one {alone:.2e}", k=1 << r.p.log2_last)
-    said = said.fill(cores=listed(relative, ".2e"), alone=float(np.abs(alone).mean()))
-    return measured(bool((apart < OFF_HALF).all()), said, Sample(apart.size, float(apart.std(ddof=1)), OFF_HALF))
+    detail = say("mean relative error at K = {k:,}: {cores}; FP32 one by one {alone:.2e}", k=1 << r.p.log2_last)
+    detail = detail.fill(cores=listed(relative, ".2e"), alone=float(np.abs(alone).mean()))
+    return measured(bool((apart < OFF_HALF).all()), detail, Sample(apart.size, float(apart.std(ddof=1)), OFF_HALF))
 
 
 E.claim(
@@ -378,8 +378,8 @@ def stored_once(r: Result) -> Outcome:
         cast, exact = np.asarray(numeric.quantize(product(r.p, kind, single), "fp16")), sums(r.p, kind)
         once, limit = np.abs(exact.off(cast)), np.abs(off(r.p, kind, narrow)) + 2 * np.abs(off(r.p, kind, single))
         if (once > limit).any():
-            said = say("{kind}, {unit}: a sum stored once is further off than the FP16 sum", kind=kind, unit=single)
-            return failed(said)
+            detail = say("{kind}, {unit}: a sum stored once is further off than the FP16 sum", kind=kind, unit=single)
+            return failed(detail)
         compared += once.size
         if kind not in ("ill-conditioned", "swamped"):
             right += int((cast == np.asarray(numeric.quantize(whole.floats(exact.exact), "fp16"))).sum())
@@ -388,10 +388,10 @@ def stored_once(r: Result) -> Outcome:
     worse = [numeric.quantize(long_products.on_gpu(x, y, "H100", fmt, np.array([3])), "fp16") for fmt in FORMATS]
     sums_in_half, stored = (float(np.asarray(v)[0, 0, 0]) for v in worse)
     exact_sum = float(x[0].astype(np.float64) @ y[0])
-    said = say("{n:,} products; random, positive, real: {right:.1%} are the FP16 number nearest to the exact result; "
-               "one that is worse stored once: {once!r}, summed in FP16 {sums!r}")  # fmt: skip
-    said = said.fill(n=compared, right=right / total, once=stored, sums=sums_in_half)
-    return verdict(abs(stored - exact_sum) > abs(sums_in_half - exact_sum), said)
+    detail = say("{n:,} products; random, positive, real: {right:.1%} are the FP16 number nearest to the exact result; "
+                 "one that is worse stored once: {once!r}, summed in FP16 {sums!r}")  # fmt: skip
+    detail = detail.fill(n=compared, right=right / total, once=stored, sums=sums_in_half)
+    return verdict(abs(stored - exact_sum) > abs(sums_in_half - exact_sum), detail)
 
 
 @E.library("What FP16 stores as zero or adds without effect, numpy does: zero is what is at most 2^-25")
@@ -407,14 +407,16 @@ def lost_products(r: Result) -> Outcome:
             fate = np.select([products == 0, stored == 0, added[:, 1:] == added[:, :-1]], [0, 1, 2], 3)
             want += [np.bincount(part.ravel(), minlength=4) for part in np.split(fate, at[:-1], axis=1)]
         if (got != want).any():
-            said = say("{kind} in {fmt}: {got}, numpy {want}", kind=kind, fmt=fmt)
-            return failed(said.fill(got=got.sum(axis=0).tolist(), want=want.sum(axis=0).tolist()))
+            detail = say("{kind} in {fmt}: {got}, numpy {want}", kind=kind, fmt=fmt)
+            return failed(detail.fill(got=got.sum(axis=0).tolist(), want=want.sum(axis=0).tolist()))
     texts = []
     for kind in TRACED:
         share = r.fates.sel(kind=kind, fate=[*FATES[1:]]).sum(LENGTH).astype(float)
         (zero, lost, _), (_, single, _) = (share / share.sum("fate")).values
-        said = say("{kind}: {zero:.1%} stored as zero, {lost:.1%} added without effect (FP32: {single:.1%})", kind=kind)
-        texts.append(said.fill(zero=zero, lost=lost, single=single))
+        detail = say(
+            "{kind}: {zero:.1%} stored as zero, {lost:.1%} added without effect (FP32: {single:.1%})", kind=kind
+        )
+        texts.append(detail.fill(zero=zero, lost=lost, single=single))
     return passed(joined(texts, CLAUSE))
 
 
@@ -427,10 +429,10 @@ def cancellation(r: Result) -> Outcome:
     narrow, single = (whole.ratio(np.abs(off(r.p, "ill-conditioned", way)), np.abs(exact.exact)).max(axis=(0, 2))
                       for way in ONE_BY_ONE.values())  # fmt: skip
     condition = whole.ratio(exact.magnitude, np.abs(exact.exact))
-    said = say("condition {low:.0e} to {high:.0e}; worst relative errors of FP16 {half:.2g} and more, of FP32 "
-               "{single:.1e} at most", low=condition.min(), high=condition.max())  # fmt: skip
-    said = said.fill(half=narrow.min(), single=single.max())
-    return failed(said) if narrow.min() < 1 else larger(np.log10(narrow), np.log10(single), DIGITS, said)
+    detail = say("condition {low:.0e} to {high:.0e}; worst relative errors of FP16 {half:.2g} and more, of FP32 "
+                 "{single:.1e} at most", low=condition.min(), high=condition.max())  # fmt: skip
+    detail = detail.fill(half=narrow.min(), single=single.max())
+    return failed(detail) if narrow.min() < 1 else larger(np.log10(narrow), np.log10(single), DIGITS, detail)
 
 
 def lost(way: str) -> Quantity:
@@ -459,10 +461,10 @@ def cases(p: Params) -> Iterator[Case]:
     wanted += [("positive", min(4096, last), sums, "fp16") for sums in ("fp32", "fp16")]
     for kind, k, sums, store in wanted:
         flags = FP16_SUMS if sums == "fp16" else {REDUCED.format("fp16"): False}
-        one = Product("matmul", ("fp16", "fp16"), store, (SIDE, SIDE, k), flags)
+        long_product = Product("matmul", ("fp16", "fp16"), store, (SIDE, SIDE, k), flags)
         plan = {"accumulate": "fp16"} if sums == "fp16" else ONE_CHAIN
         name = f"{kind}, K = {k}: {sums.upper()} sums" + (f" stored as {store.upper()}" if store != sums else "")
-        yield core_case(name, one, partial(factors, kind, k, p), plan)
+        yield core_case(name, long_product, partial(factors, kind, k, p), plan)
 
 
 # --- figures ----------------------------------------------------------------------------------------------------

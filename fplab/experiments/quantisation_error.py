@@ -122,18 +122,18 @@ def book_of(name: str, x: np.ndarray, block: int = WHOLE, sizes: Sequence[int] =
     """The codebook of a name; quantiles are those of the scaled array itself."""
     if name != "quantile":
         return BOOKS[name]
-    found = scaled(x, block, sizes)
-    return codebooks.quantile(found[:: -(-found.size // MOST_FOR_QUANTILES)])
+    values = scaled(x, block, sizes)
+    return codebooks.quantile(values[:: -(-values.size // MOST_FOR_QUANTILES)])
 
 
 def scaled(x: np.ndarray, block: int = WHOLE, sizes: Sequence[int] = ()) -> np.ndarray:
     """Every element in units of its block's largest magnitude: what a codebook of quantiles is made from."""
-    found = []
+    parts = []
     for part in np.split(x, np.cumsum(sizes or [x.size])[:-1]):
         starts = np.arange(0, part.size, block or part.size)
         most = np.maximum.reduceat(np.abs(part), starts)
-        found.append(part / np.repeat(np.where(most == 0, 1, most), block or part.size)[: part.size])
-    return np.concatenate(found)
+        parts.append(part / np.repeat(np.where(most == 0, 1, most), block or part.size)[: part.size])
+    return np.concatenate(parts)
 
 
 def round_trip(x: np.ndarray, book: Codebook, block: int = WHOLE, sizes: Sequence[int] = ()) -> np.ndarray:
@@ -264,8 +264,8 @@ def published(r: Result) -> Outcome:
         got = [float(getattr(r, name).sel(data="normal", codebook=book, block=block)) for name in METRICS[:3]]
         for printed, value in zip(text.split(), got, strict=True):
             if round(value, len(printed) - 1) != float(printed):
-                said = say("{book}, block {block}: {value:.8f}, printed {printed}")
-                return failed(said.fill(book=book, block=block or "whole", value=value, printed=printed))
+                detail = say("{book}, block {block}: {value:.8f}, printed {printed}")
+                return failed(detail.fill(book=book, block=block or "whole", value=value, printed=printed))
             done += 1
     return passed(say("{n} numbers, every printed digit", n=done))
 
@@ -273,20 +273,20 @@ def published(r: Result) -> Outcome:
 def searched(x: np.ndarray, name: str, block: int, sizes: list[int]) -> np.ndarray:
     """Elements at their nearest values by NumPy's search among the midpoints, in float64, block by block."""
     values = book_of(name, x, block, sizes).values.astype(np.float64)
-    found = []
+    books = []
     for part in np.split(x.astype(np.float64), np.cumsum(sizes or [x.size])[:-1]):
         size = block or part.size
         rows = np.pad(part, (0, -part.size % size)).reshape(-1, size)
         most = np.abs(rows).max(1, keepdims=True)
         near = values[np.searchsorted((values[1:] + values[:-1]) / 2, rows / np.where(most == 0, 1, most))] * most
-        found.append(near.ravel()[: part.size])
-    return np.concatenate(found)
+        books.append(near.ravel()[: part.size])
+    return np.concatenate(books)
 
 
 @E.library("The errors drawn are those of the nearest values that NumPy finds")
 def nearest(r: Result) -> Outcome:
     """Of every kind of data and codebook, and of every pair of states, one block size, each in its turn."""
-    done, said = 0, say("{what}, blocks of {block}: {got}, not {want}")
+    done, detail = 0, say("{what}, blocks of {block}: {got}, not {want}")
     for k, kind in enumerate(KINDS):
         x, sizes = data_of(r.p, kind)
         for b, name in enumerate(names_of(kind)):
@@ -295,7 +295,7 @@ def nearest(r: Result) -> Outcome:
             want = error.mean(), (error[there] / np.abs(x[there])).mean(), np.sqrt((error**2).mean())
             got = [float(getattr(r, metric).sel(data=kind, codebook=name, block=block)) for metric in METRICS[:3]]
             if not np.allclose(got, want, rtol=1e-5, atol=0):
-                return failed(said.fill(what=f"{kind}, {name}", block=block, got=got, want=want))
+                return failed(detail.fill(what=f"{kind}, {name}", block=block, got=got, want=want))
             done += 3
     (m, sizes), (v, _) = data_of(r.p, "m"), data_of(r.p, "v")
     right = update_of(m, v)
@@ -304,7 +304,7 @@ def nearest(r: Result) -> Outcome:
         median = np.median(np.abs(update_of(*near) - right)[right != 0] / np.abs(right[right != 0]))
         update = float(r.update_relative.sel(states=states, block=BLOCKS[i]))
         if not np.isclose(update, median, rtol=1e-3):
-            return failed(said.fill(what=names, block=BLOCKS[i], got=update, want=median))
+            return failed(detail.fill(what=names, block=BLOCKS[i], got=update, want=median))
         done += 1
     return passed(say("{n} errors", n=done))
 
@@ -340,8 +340,8 @@ def confined(r: Result) -> Outcome:
         if not np.array_equal(elsewhere[:, 0], elsewhere[:, 1]):
             return failed(say("an error outside the outlier's block changes"))
     plain, spoiled = np.log2(reach[:, 2].mean(axis=2)).T
-    said = say("outside its block no error changes; with one scale the mean error grows {grows:.1f} times")
-    return exceeds(spoiled, plain, 1.0, said.fill(grows=2 ** (spoiled - plain).mean()))
+    detail = say("outside its block no error changes; with one scale the mean error grows {grows:.1f} times")
+    return exceeds(spoiled, plain, 1.0, detail.fill(grows=2 ** (spoiled - plain).mean()))
 
 
 @E.proved("A block's maximum is exact if positive, 0.7% short if negative")
@@ -377,11 +377,11 @@ def literal_tree(r: Result) -> Outcome:
     none = sum(f.value == 0 for f in fields)
     overlaps = sum(0 < f.value <= Fraction(1, 10 ** (f.zeros + 1)) for f in fields)
     left, whole = (int((BOOKS[name].values > np.float32(0.1)).sum()) for name in ("tree", "dynamic"))
-    said = say(
+    detail = say(
         "{zeros} of 128 codes read as 0, {overlaps} values lie in a decade below their own: from 0.1 to 1 {left} "
         "values are left, of the dynamic map's {all}"
     )
-    return verdict((none, overlaps) == (7, 10), said.fill(zeros=none, overlaps=overlaps, left=left, all=whole))
+    return verdict((none, overlaps) == (7, 10), detail.fill(zeros=none, overlaps=overlaps, left=left, all=whole))
 
 
 E.answer("the 8-bit dynamic map is {dynamic:.1%} off in blocks of 2048; it makes {kept:.1%} of second moments 0, the "

@@ -159,14 +159,14 @@ def as_quantity(x: Compared) -> Quantity:
 Test: TypeAlias = Callable[[Result], Outcome]
 
 
-def superior(id: str, text: str, one: Compared, other: Compared = 0.0, by: float = 0.0) -> Claim:
-    """A measured claim: ``one`` lies above ``other`` by more than ``by``, paired by seed: see :mod:`.statistics`."""
-    return together(id, text, above(one, other, by))
+def superior(id: str, text: str, x: Compared, other: Compared = 0.0, by: float = 0.0) -> Claim:
+    """A measured claim: ``x`` lies above ``other`` by more than ``by``, paired by seed: see :mod:`.statistics`."""
+    return together(id, text, above(x, other, by))
 
 
-def equivalent(id: str, text: str, one: Quantity, other: Compared = 0.0, within: float = 0.0) -> Claim:
+def equivalent(id: str, text: str, x: Quantity, other: Compared = 0.0, within: float = 0.0) -> Claim:
     """A measured claim: both are alike within a margin, paired by seed: see :mod:`.statistics`."""
-    return together(id, text, alike(one, other, within))
+    return together(id, text, alike(x, other, within))
 
 
 def together(id: str, text: str, *tests: Test) -> Claim:
@@ -174,39 +174,39 @@ def together(id: str, text: str, *tests: Test) -> Claim:
     return Claim(id, Evidence.MEASURED, say(text), lambda r: statistics.both(*(test(r) for test in tests)))
 
 
-def above(one: Compared, other: Compared = 0.0, by: float = 0.0, each: str = "") -> Test:
-    """The test of :func:`superior`; with ``each``, an axis of ``one``, at each of its coordinates."""
-    return lambda r: _compared(statistics.superior, one, other, by, r, each)
+def above(x: Compared, other: Compared = 0.0, by: float = 0.0, each: str = "") -> Test:
+    """The test of :func:`superior`; with ``each``, an axis of ``x``, at each of its coordinates."""
+    return lambda r: _compared(statistics.superior, x, other, by, r, each)
 
 
-def alike(one: Compared, other: Compared = 0.0, within: float = 0.0) -> Test:
+def alike(x: Compared, other: Compared = 0.0, within: float = 0.0) -> Test:
     """The test of :func:`equivalent`."""
-    return lambda r: _compared(statistics.equivalent, one, other, within, r)
+    return lambda r: _compared(statistics.equivalent, x, other, within, r)
 
 
-def _compared(how: Any, one: Compared, other: Compared, margin: float, result: Result, each: str = "") -> Outcome:
+def _compared(how: Any, x: Compared, other: Compared, margin: float, result: Result, each: str = "") -> Outcome:
     """Both in words, and how a test of statistics ends."""
     if each:
-        places = [{each: place} for place in as_quantity(one).read(result)[each].values.tolist()]
-        pairs = ((as_quantity(one).at(**at), other.at(**at) if isinstance(other, Quantity) else other) for at in places)
+        places = [{each: place} for place in as_quantity(x).read(result)[each].values.tolist()]
+        pairs = ((as_quantity(x).at(**at), other.at(**at) if isinstance(other, Quantity) else other) for at in places)
         return statistics.both(*(_compared(how, a, b, margin, result) for a, b in pairs))
-    both = [x for x in (one, other) if isinstance(x, Quantity)]
-    said = joined([*(x.said(result) for x in both), *([both[0].scale] if both[0].scale else [])], COMMA)
-    a, b = np.broadcast_arrays(*(as_quantity(x).values(result) for x in (one, other)))
-    outcome: Outcome = how(a, b, margin, said)
+    both = [v for v in (x, other) if isinstance(v, Quantity)]
+    detail = joined([*(v.said(result) for v in both), *([both[0].scale] if both[0].scale else [])], COMMA)
+    a, b = np.broadcast_arrays(*(as_quantity(v).values(result) for v in (x, other)))
+    outcome: Outcome = how(a, b, margin, detail)
     return outcome
 
 
-def within(id: str, text: str, one: Quantity, low: Compared, high: Compared, evidence: str = "proved") -> Claim:
+def within(id: str, text: str, x: Quantity, low: Compared, high: Compared, evidence: str = "proved") -> Claim:
     """A claim that all numbers lie between two bounds, both included; the margin is half of what lies between."""
-    return Claim(id, Evidence[evidence.upper()], say(text), between(one, low, high, evidence))
+    return Claim(id, Evidence[evidence.upper()], say(text), between(x, low, high, evidence))
 
 
-def between(one: Quantity, low: Compared, high: Compared, evidence: str = "proved") -> Test:
+def between(quantity: Quantity, low: Compared, high: Compared, evidence: str = "proved") -> Test:
     """The test of :func:`within`."""
 
     def test(result: Result) -> Outcome:
-        values, least, most = (as_quantity(x).values(result) for x in (one, low, high))
+        values, least, most = (as_quantity(x).values(result) for x in (quantity, low, high))
         detail = say("{n:,} numbers from {low:.6g} to {high:.6g}", n=values.size, low=values.min(), high=values.max())
         holds = bool(((values >= least) & (values <= most)).all())
         if evidence != "measured":
@@ -216,24 +216,24 @@ def between(one: Quantity, low: Compared, high: Compared, evidence: str = "prove
     return test
 
 
-def equal(id: str, text: str, one: Quantity, other: Compared | Sequence[Any], evidence: str = "library") -> Claim:
+def equal(id: str, text: str, x: Quantity, other: Compared | Sequence[Any], evidence: str = "library") -> Claim:
     """A claim that two quantities, or one and a list as long, are the same numbers; a failure says where they first
     differ."""
 
     def test(result: Result) -> Outcome:
         from xarray import DataArray, broadcast
 
-        got = DataArray(one.read(result))
+        got = DataArray(x.read(result))
         want = got.copy(data=other) if isinstance(other, Sequence) else DataArray(as_quantity(other).read(result))
         got, want = broadcast(got, want)
         wrong = np.argwhere((got != want).values)
         if not len(wrong):
-            said = say("{n:,} numbers from {low:,.12g} to {high:,.12g}, every one")
-            return passed(said.fill(n=got.size, low=float(got.min()), high=float(got.max())))
+            detail = say("{n:,} numbers from {low:,.12g} to {high:,.12g}, every one")
+            return passed(detail.fill(n=got.size, low=float(got.min()), high=float(got.max())))
         at = dict(zip(map(str, got.dims), wrong[0].tolist(), strict=True))
         where = joined([f"{axis} {got[axis].values[i]}" for axis, i in at.items()], COMMA)
-        said = say("{n:,} of {all:,} numbers differ; {where}: {got:,.12g}, not {want:,.12g}", n=len(wrong))
-        return failed(said.fill(all=got.size, where=where, got=float(got[at]), want=float(want[at])))
+        detail = say("{n:,} of {all:,} numbers differ; {where}: {got:,.12g}, not {want:,.12g}", n=len(wrong))
+        return failed(detail.fill(all=got.size, where=where, got=float(got[at]), want=float(want[at])))
 
     return Claim(id, Evidence[evidence.upper()], say(text), test)
 

@@ -202,7 +202,7 @@ def of_backward(p: Params, net: str, seed: int) -> dict[str, float] | None:
     plain, bare = ([gradients(seed=n, disable_rht=no_rht) for n in range(p.draws)] for no_rht in (False, True))
     mean = [np.mean(layer, axis=0) for layer in zip(*plain, strict=True)]
     parts = (plain, [mean], [gradients(disable_stochastic_rounding=True)], bare)
-    errors = [np.array([layerwise(one, want) for one in part]) for part in parts]
+    errors = [np.array([layerwise(layer, want) for layer in part]) for part in parts]
     return {part: float(np.sqrt((x**2).mean())) for part, x in zip(PARTS, errors, strict=True)}
 
 

@@ -123,8 +123,8 @@ def record(
         if resume and (kept := kept_in(out, {**where, "experiment": name, "size": size})) and is_whole(kept.record):
             done.append(kept)
             continue
-        one = record_one(name, where, size, device, part)
-        done.append(Recording(one, tuple(records.save(out, one))))
+        recording = record_one(name, where, size, device, part)
+        done.append(Recording(recording, tuple(records.save(out, recording))))
         if i + 1 < len(names) and not usable(device):
             tick((i + 1) / len(names), "the CUDA context is lost; a new process goes on")
             return done + _elsewhere(out, device, names[i + 1 :], quick, where, size)
@@ -133,16 +133,16 @@ def record(
 
 def _with_all_kernels(out: Path, device: str, done: list[Recording], spent: float, tick: Tick) -> list[Recording]:
     """The recordings, written again with the names of kernels: last, since a profiler can take a process down."""
-    found, start = [], time.perf_counter()
-    for one in done:
-        name = one.record.experiment
+    recorded, start = [], time.perf_counter()
+    for part in done:
+        name = part.record.experiment
         in_time = spent + time.perf_counter() - start < KERNELS_UNTIL
-        if one.record.cases and in_time and (name not in suite.NAMES or name in suite.PROFILED) and usable(device):
+        if part.record.cases and in_time and (name not in suite.NAMES or name in suite.PROFILED) and usable(device):
             tick(0.99, f"names of kernels: {name}")
-            record = with_kernels(one.record, device)
-            one = Recording(record, tuple(records.save(out, record)))
-        found.append(one)
-    return found
+            record = with_kernels(part.record, device)
+            part = Recording(record, tuple(records.save(out, record)))
+        recorded.append(part)
+    return recorded
 
 
 def record_one(name: str, where: Mapping[str, Any], size: str, device: str, tick: Tick = silent) -> Record:
@@ -192,18 +192,18 @@ def usable(device: str) -> bool:
         return False
 
 
-def with_kernels(one: Record, device: str) -> Record:
+def with_kernels(record: Record, device: str) -> Record:
     """The record with the names of the kernels that each of its cases ran, in ``meta["kernels"]``."""
-    cases = {case.name: case for case in cases_of(one.experiment, one.meta["size"])}
-    found: dict[str, Any] = {}
-    for done in one.cases:
-        given = {name: array.copy() for name, array in suite.few(one.experiment, done.inputs).items()}
+    cases = {case.name: case for case in cases_of(record.experiment, record.meta["size"])}
+    kernels: dict[str, Any] = {}
+    for done in record.cases:
+        given = {name: array.copy() for name, array in suite.few(record.experiment, done.inputs).items()}
         try:
-            found[done.name] = kernel_names(partial(cases[done.name].compute, given, device), device)
+            kernels[done.name] = kernel_names(partial(cases[done.name].compute, given, device), device)
         except Exception as error:  # a profiler that does not work here costs no result
-            found["failed"] = _message(error)
+            kernels["failed"] = _message(error)
             break
-    return replace(one, meta={**one.meta, "kernels": found})
+    return replace(record, meta={**record.meta, "kernels": kernels})
 
 
 def _elsewhere(
@@ -219,9 +219,9 @@ def _elsewhere(
         meta = {**where, "experiment": name, "size": size}
         kept = kept_in(out, meta)
         if kept is None:
-            said = " ".join((ran.stderr or ran.stdout).split())[-300:]
-            one = Record(meta, (), {"process": f"the process that went on ended with {ran.returncode}: {said}"})
-            kept = Recording(one, tuple(records.save(out, one)))
+            detail = " ".join((ran.stderr or ran.stdout).split())[-300:]
+            record = Record(meta, (), {"process": f"the process that went on ended with {ran.returncode}: {detail}"})
+            kept = Recording(record, tuple(records.save(out, record)))
         done.append(kept)
     return done
 
@@ -242,10 +242,10 @@ def kept_in(out: Path, meta: Mapping[str, Any]) -> Recording | None:
     )
 
 
-def is_whole(one: Record) -> bool:
+def is_whole(record: Record) -> bool:
     """Whether every case was tried: a recording can be killed between two of its files."""
-    tried = {case.name for case in one.cases} | {*one.failed} | {*one.meta.get("not here", {})}
-    return "cases" in tried or {case.name for case in cases_of(one.experiment, one.meta["size"])} <= tried
+    tried = {case.name for case in record.cases} | {*record.failed} | {*record.meta.get("not here", {})}
+    return "cases" in tried or {case.name for case in cases_of(record.experiment, record.meta["size"])} <= tried
 
 
 def compute(case: Case, device: str) -> RecordedCase:
@@ -289,7 +289,7 @@ def compare(case: Case, done: RecordedCase, meta: Mapping[str, Any]) -> Outcome:
     text = joined([how.fill(answer=answers[name][1]) for name, how in differing.items()], CLAUSE)
     if not case.open:
         return failed(text)
-    left = {name for name, (found, _) in answers.items() if not found}
+    left = {name for name, (outputs, _) in answers.items() if not outputs}
     if not left:
         return passed(say("open question, answered: {question} {text}", question=case.open, text=text))
     if meta["kind"] != "cuda":
@@ -348,9 +348,9 @@ def _answer(got: np.ndarray, fmt: str, output: str, tried: Mapping[str, Arrays])
     return False, nearest
 
 
-def evidence_of(one: Record, live: bool) -> str:
+def evidence_of(record: Record, live: bool) -> str:
     """What a comparison is evidence of. A CPU stands in for a GPU and is never counted as one."""
-    if not one.is_evidence:
+    if not record.is_evidence:
         return STAND_IN
     return str((Evidence.LIVE if live else Evidence.RECORDED).value)
 
@@ -379,61 +379,59 @@ def verify(
     foreign is a failure with the reason. That a record is whole proves nothing about who made it: where it comes from
     a stranger, so does what it says of its device.
     """
-    found = [] if data_set is None else [_of_cell(one) for one in corpus.verify(data_set)]
+    compared = [] if data_set is None else [_of_cell(cell) for cell in corpus.verify(data_set)]
     paths = [path for folder in folders or (records.FOLDER,) for path in records.records_in(folder)]
     covered = set()
     for i, path in enumerate(paths):
         name = harmless(path.name, " ")
         tick(i / (len(paths) + live), name)
         try:
-            one = records.read(path)
+            record = records.read(path)
         except LabError as error:
             row = Row("records", name, Evidence.RECORDED.value, failed(str(error)))
-            found.append(Evidenced(row, ""))
+            compared.append(Evidenced(row, ""))
             continue
-        if one.is_evidence and one.cases:
-            covered.add(one.experiment)
-        found += verify_record(one)
+        if record.is_evidence and record.cases:
+            covered.add(record.experiment)
+        compared += verify_record(record)
     for name in () if folders and paths else recorded_names():
         if name not in covered:
             row = Row(name, EVERY_GPU_CASE, Evidence.RECORDED.value, absent(say("no record for this hardware")))
-            found.append(Evidenced(row, ""))
+            compared.append(Evidenced(row, ""))
     if live:
-        found += verify_live(device, tick=lambda f, text: tick((len(paths) + f) / (len(paths) + 1), text))
+        compared += verify_live(device, tick=lambda f, text: tick((len(paths) + f) / (len(paths) + 1), text))
     order = {name: i for i, name in enumerate(recorded_names())}
-    return sorted(found, key=lambda e: order.get(e.row.experiment, -1))
+    return sorted(compared, key=lambda e: order.get(e.row.experiment, -1))
 
 
-def _of_cell(one: corpus.Outcome) -> Evidenced:
+def _of_cell(outcome: corpus.Outcome) -> Evidenced:
     """A cell of the public data set, compared."""
-    outcome = failed(str(one)) if one.wrong else passed(say("{n:,} results, every bit", n=one.rows))
-    return Evidenced(Row("MATLAB-tensor-core", one.cell.name, Evidence.RECORDED.value, outcome), one.cell.gpu)
+    ended = failed(str(outcome)) if outcome.wrong else passed(say("{n:,} results, every bit", n=outcome.rows))
+    return Evidenced(Row("MATLAB-tensor-core", outcome.cell.name, Evidence.RECORDED.value, ended), outcome.cell.gpu)
 
 
-def verify_record(one: Record, live: bool = False) -> list[Evidenced]:
+def verify_record(record: Record, live: bool = False) -> list[Evidenced]:
     """Compare every case of one record; ``live``: it was made just now."""
-    name, evidence = one.experiment, evidence_of(one, live)
+    name, evidence = record.experiment, evidence_of(record, live)
 
     def row(case: str | Text, outcome: Outcome) -> Evidenced:
-        return Evidenced(Row(name, case, evidence, outcome), one.where)
+        return Evidenced(Row(name, case, evidence, outcome), record.where)
 
     if name not in recorded_names():
-        unknown_here = say("there is no experiment {name!r} in this version ({where})", name=name, where=one.where)
+        unknown_here = say("there is no experiment {name!r} in this version ({where})", name=name, where=record.where)
         return [row(EVERY_CASE, absent(unknown_here))]
     try:
-        cases = {case.name: case for case in cases_of(name, one.meta["size"])}
+        cases = {case.name: case for case in cases_of(name, record.meta["size"])}
     except Exception as error:
-        raised = say("the experiment's cases raised {error} ({where})", error=_message(error), where=one.where)
+        raised = say("the experiment's cases raised {error} ({where})", error=_message(error), where=record.where)
         return [row(EVERY_CASE, failed(raised))]
     rows = []
-    for done in one.cases:
+    for done in record.cases:
         case = cases.get(done.name)
-        outcome = (
-            absent(say("the experiment has no such case any more")) if case is None else compare(case, done, one.meta)
-        )
-        rows.append(row(done.name, outcome))
+        lacking = absent(say("the experiment has no such case any more"))
+        rows.append(row(done.name, lacking if case is None else compare(case, done, record.meta)))
     broken = say("failed on the device: {message}")
-    return rows + [row(step, absent(broken.fill(message=message))) for step, message in one.failed.items()]
+    return rows + [row(step, absent(broken.fill(message=message))) for step, message in record.failed.items()]
 
 
 def verify_live(

@@ -140,9 +140,9 @@ def explained(r: Result) -> Outcome:
     mean = (r.alone + r.back) / 2
     sums = [math.fsum([*part.values, rest]) for part, rest in zip((r.alone, r.back, mean), r.rests, strict=True)]
     head = str(mean.layer.values[int(mean.values.argmax())])
-    said = say("{layers} layers; {share:.0%} of {whole:.1e} nats is the head's, {rest:+.0%} the rest", whole=r.whole)
+    detail = say("{layers} layers; {share:.0%} of {whole:.1e} nats is the head's, {rest:+.0%} the rest", whole=r.whole)
     holds = bool(np.allclose(sums, r.whole, rtol=1e-13, atol=0)) and head == "head" and abs(r.rests[2]) <= r.whole / 2
-    return verdict(holds, said.fill(layers=len(mean), share=float(mean.max()) / r.whole, rest=r.rests[2] / r.whole))
+    return verdict(holds, detail.fill(layers=len(mean), share=float(mean.max()) / r.whole, rest=r.rests[2] / r.whole))
 
 
 E.answer("a rollout in BF16 is {near:.1e} nats from a BF16 trainer, one in FP8 {far:.1e}; the head has {head:.0%} of "

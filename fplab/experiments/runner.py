@@ -240,12 +240,12 @@ def gpu_records(folders: Sequence[Path] | None = None) -> tuple[list[Record], li
     for folder in (records.FOLDER,) if folders is None else folders:
         for path in records.records_in(folder):
             try:
-                one = records.read(path)
+                record = records.read(path)
             except LabError as error:
                 refused.append(Row("records", path.name, Evidence.RECORDED.value, failed(str(error))))
                 continue
-            if one.is_evidence:
-                kept.append(one)
+            if record.is_evidence:
+                kept.append(record)
     return kept, refused
 
 
@@ -256,7 +256,7 @@ def gpu_rows(name: str, size: str, kept: Sequence[Record], tick: Tick) -> list[R
     """
 
     def recorded() -> list[Evidenced]:
-        return [e for one in kept if one.experiment == name for e in verify_record(one)]
+        return [e for record in kept if record.experiment == name for e in verify_record(record)]
 
     def live() -> Iterable[Evidenced]:
         return verify_live("cuda", (name,), size)
@@ -271,22 +271,22 @@ def gpu_rows(name: str, size: str, kept: Sequence[Record], tick: Tick) -> list[R
     for i, (evidence, source) in enumerate(sources[:1] if on_cpu else sources):
         tick(i / 2, evidence.value)
         try:
-            found = list(source())
-            outcome = summed(found) if found else absent(lacking.fill(n=len(cases_of(name, size))))
+            compared = list(source())
+            outcome = summed(compared) if compared else absent(lacking.fill(n=len(cases_of(name, size))))
         except Exception as error:
             outcome = raised(error)
         rows.append(Row(name, OF_CPUS if on_cpu else CLAIM, evidence.value, outcome))
     return rows
 
 
-def summed(found: Sequence[Evidenced]) -> Outcome:
+def summed(compared: Sequence[Evidenced]) -> Outcome:
     """Many comparisons as one outcome: a pass only where no case fails or differs, and one passes."""
-    by = {status: [e for e in found if e.row.outcome.status is status] for status in Status}
+    by = {status: [e for e in compared if e.row.outcome.status is status] for status in Status}
     for status in WRONG:
         if bad := by[status]:
-            said = say("{n} of {all} cases; first '{case}' on {device}: {found}", n=len(bad), all=len(found))
+            detail = say("{n} of {all} cases; first '{case}' on {device}: {found}", n=len(bad), all=len(compared))
             row = bad[0].row
-            return Outcome(status, said.fill(case=row.claim, device=bad[0].device, found=row.outcome.detail))
+            return Outcome(status, detail.fill(case=row.claim, device=bad[0].device, found=row.outcome.detail))
     good, lacking = by[Status.PASS], by[Status.ABSENT]
     if not good:
         return lacking[0].row.outcome

@@ -201,9 +201,9 @@ def composed(r: Result) -> Outcome:
     return all_pass(outcomes, say("{n:,} values, floor and rceil, every bit", n=len(KINDS) * x.size))
 
 
-def less(one: str, other: str, margin: float) -> Test:
+def less(way: str, other: str, margin: float) -> Test:
     """Whether one way loses less than another, by a margin in the logarithm, on each kind of tensor."""
-    return above(of("errors", way=other).log, of("errors", way=one).log, by=margin, each="kind")
+    return above(of("errors", way=other).log, of("errors", way=way).log, by=margin, each="kind")
 
 
 floor, even, ceil, rceil = (of_scheme["mxfp4"] for of_scheme in (FLOOR, EVEN, CEIL, RCEIL))
@@ -234,8 +234,8 @@ def bits_a_value(r: Result) -> Outcome:
     x = np.ones((64, 256), np.float32)
     scaled = {WAYS[way][0]: quantised(x, way) for way in (FLOOR["mxfp8"], FLOOR["mxfp4"], NVFP4)}
     each = {name: (8 * q.nbytes - (32 if q.amax is not None else 0)) / x.size for name, q in scaled.items()}
-    said = joined((say("{scheme} {bits:g}", scheme=name.upper(), bits=width) for name, width in each.items()), COMMA)
-    return verdict(each == {"mxfp8": 8.25, "mxfp4": 4.25, "nvfp4": 4.5}, said)
+    detail = joined((say("{scheme} {bits:g}", scheme=name.upper(), bits=width) for name, width in each.items()), COMMA)
+    return verdict(each == {"mxfp8": 8.25, "mxfp4": 4.25, "nvfp4": 4.5}, detail)
 
 
 # --- GPU cases --------------------------------------------------------------------------------------------------

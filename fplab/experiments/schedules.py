@@ -143,19 +143,19 @@ def bubbles(r: Result) -> Outcome:
     """Counted on the timelines, as fractions."""
     counted = [timed(r.p, schedule).bubble for schedule in SCHEDULES]
     want = [Fraction(r.p.stages - 1, r.p.micro_batches * chunks) for chunks in SCHEDULES.values()]
-    said = say("waited over worked: gpipe {gpipe}, 1f1b {one}, interleaved {woven}")
-    return verdict(counted == want, said.fill(**dict(zip(("gpipe", "one", "woven"), counted, strict=True))))
+    detail = say("waited over worked: gpipe {gpipe}, 1f1b {one}, interleaved {woven}")
+    return verdict(counted == want, detail.fill(**dict(zip(("gpipe", "one", "woven"), counted, strict=True))))
 
 
 @E.proved("the timelines hold the published numbers of micro-batches")
 def in_flight(r: Result) -> Outcome:
     """GPipe holds all micro-batches, 1F1B as many as stages are left, interleaving 1 + (p - 1) / (p v) of its first."""
     p, m, v = r.p.stages, r.p.micro_batches, SCHEDULES["interleaved"]
-    gpipe, one, woven = r.in_flight.values.tolist()
-    holds = gpipe == [m] * p and one == [min(p - s, m) for s in range(p)]
+    gpipe, one_f_one_b, woven = r.in_flight.values.tolist()
+    holds = gpipe == [m] * p and one_f_one_b == [min(p - s, m) for s in range(p)]
     holds &= Fraction(woven[0], v) == p * (1 + Fraction(p - 1, p * v))
-    said = say("GPipe {gpipe}, 1F1B {one}, interleaved {woven} halves", gpipe=gpipe, one=one, woven=woven)
-    return verdict(holds, said)
+    detail = say("GPipe {gpipe}, 1F1B {one}, interleaved {woven} halves", gpipe=gpipe, one=one_f_one_b, woven=woven)
+    return verdict(holds, detail)
 
 
 @E.proved("the calculator's bytes are those the timelines hold")
@@ -179,11 +179,11 @@ def accumulators(r: Result) -> Outcome:
     """
     last = dict(zip(ACCUMULATORS, r.errors.isel(count=-1).values.T, strict=True))
     listed = joined([f"{name} {errors.mean():.1e}" for name, errors in last.items()], COMMA)
-    said = say("{n} micro-batches: {errors}; of BF16 beside 2, octaves", n=r.p.accumulated, errors=listed)
+    detail = say("{n} micro-batches: {errors}; of BF16 beside 2, octaves", n=r.p.accumulated, errors=listed)
     if last["FP32"].max() > 1e-6 or (4 * last["FP16"] > last["BF16"]).any():
-        return failed(said)
+        return failed(detail)
     few = r.errors.sel(accumulator="BF16", count=2).values
-    return statistics.superior(np.log2(last["BF16"]), np.log2(few), 1.0, said)
+    return statistics.superior(np.log2(last["BF16"]), np.log2(few), 1.0, detail)
 
 
 @E.library("the 16-bit sums are torch's")
@@ -251,15 +251,15 @@ def timelines(r: Result) -> draw.Figure:
     from ..draw.timeline import draw_timeline, pass_patches
 
     figure, lines = draw.new_figure(8, 8), [timed(r.p, schedule) for schedule in SCHEDULES]
-    end = float(max(one.span for one in lines))
+    end = float(max(run.span for run in lines))
     panels: Any = figure.subplots(3, 1)
-    for one, ax in zip(lines, panels, strict=True):
-        slots = [(s.stage, s.kind, s.chunk, s.micro_batch, float(s.start), float(s.end)) for s in one.slots]
+    for run, ax in zip(lines, panels, strict=True):
+        slots = [(s.stage, s.kind, s.chunk, s.micro_batch, float(s.start), float(s.end)) for s in run.slots]
         draw_timeline(ax, slots, r.p.stages, end)
-        ax.set_title(f"{TITLES[one.name]}: {one.bubble} of the work's time is waited")
-        parts = (x.sel(schedule=one.name).values for x in (r.activations, r.in_flight))
+        ax.set_title(f"{TITLES[run.name]}: {run.bubble} of the work's time is waited")
+        parts = (x.sel(schedule=run.name).values for x in (r.activations, r.in_flight))
         for stage, (held, chunks) in enumerate(zip(*parts, strict=True)):
-            text = f"{held / 1e9:.0f} GB, {chunks / SCHEDULES[one.name]:g} in flight"
+            text = f"{held / 1e9:.0f} GB, {chunks / SCHEDULES[run.name]:g} in flight"
             draw.note(ax, text, (1.0, stage), (4, 0), xycoords=("axes fraction", "data"), va="center")
     panels[2].set_xlabel("time, in forward passes of a stage; beside: activations of GPT-3 that a stage holds")
     figure.legend(handles=pass_patches(), loc="outside lower center", ncols=4)

@@ -129,14 +129,14 @@ for name, text in GROUPS.items():
 
 @E.live("torch's 16-bit products on this CPU: their order, where it is revealed, predicts their bits")
 def products(r: Result) -> Outcome:
-    said = []
+    detail = []
     for fmt in PRODUCTS:
         path, wrong, n = (x.sel(fmt=fmt).item() for x in (r.path, r.wrong, r.predicted))
         if wrong:
             return failed(say("{fmt}, {path}: {n:,} of {all:,} differ", fmt=fmt, path=path, n=wrong, all=n))
         told = say("{fmt}, {path}: {all:,} results, every bit") if n else say("{fmt}, {path}: no order found")
-        said.append(told.fill(fmt=fmt, path=path, all=n))
-    return (passed if r.predicted.any() else absent)(joined(said, CLAUSE))
+        detail.append(told.fill(fmt=fmt, path=path, all=n))
+    return (passed if r.predicted.any() else absent)(joined(detail, CLAUSE))
 
 
 E.answer(

@@ -229,13 +229,13 @@ def sum_bound(p: Params, kind: str, gpu: str, outside: bool) -> Array:
     parts, clamped to 2**-14.
     """
     model = unit(gpu, "fp32")
-    u, one = Fraction(1, 1 << 24), rate(model)
+    u, per_product = Fraction(1, 1 << 24), rate(model)
 
     def chain(n: int) -> Fraction:
         if not outside:
-            return n * one
+            return n * per_product
         m = n // model.k
-        return (1 + model.k * one) * (1 + m * u / (1 - m * u)) - 1
+        return (1 + model.k * per_product) * (1 + m * u / (1 - m * u)) - 1
 
     def cost(k: int, main: int, mixed: int) -> Fraction:
         first, second = chain(k), chain(2 * k)
@@ -293,9 +293,9 @@ long_products.compared(E, KINDS, (*COUNTS, FOURTH), sums, part_off, part_bound, 
 def lost_bits(r: Result) -> Outcome:
     total = 1 << 23
     nearest, cut = 23 - (total - r.lost.values[:, 0]) / total
-    said = say("all {n:,} significands: {nearest:g} bits to nearest, {cut:g} truncated", n=total)
+    detail = say("all {n:,} significands: {nearest:g} bits to nearest, {cut:g} truncated", n=total)
     right = np.array_equal(8 * r.lost.values, np.array([[6, 2, 0, 0], [4, 2, 1, 1]]) * total)
-    return verdict(right, said.fill(nearest=nearest, cut=cut))
+    return verdict(right, detail.fill(nearest=nearest, cut=cut))
 
 
 @E.library("The parts are those of numpy's own casts")
@@ -325,9 +325,11 @@ def ranges(r: Result) -> Outcome:
     )
     texts = [say("{scheme} 2^{low} to 2^{high}", scheme=name, low=kept[0], high=kept[-1]) if kept.size else
              say("{scheme} never", scheme=name) for name, kept in good.items()]  # fmt: skip
-    said = say("2^-23 kept: {ranges} (sampled: 2^{low} to 2^{high})", ranges=joined(texts, COMMA), low=first, high=last)
+    detail = say(
+        "2^-23 kept: {ranges} (sampled: 2^{low} to 2^{high})", ranges=joined(texts, COMMA), low=first, high=last
+    )
     spread = float(np.ptp(r.binades.sel(scheme=SCALED.name, exponent=slice(-13, 14)).values))
-    return measured(right, said, Sample(r.p.values, spread, KEPT))
+    return measured(right, detail, Sample(r.p.values, spread, KEPT))
 
 
 @E.proved(
@@ -339,8 +341,8 @@ def how_many(r: Result) -> Outcome:
     most = np.abs(r.part_error.sel(kind=[*MADE_UP], way=[*COUNTS])).max([*EACH, LENGTH])
     holds = not (r.part_above > 0).any() and (used >= PART_USED).all() and (1000 * most[:, 2] <= most[:, 1]).all()
     texts = [joined([kind, *(f"{x:.0e}" for x in row)], " ") for kind, row in zip(MADE_UP, most.values, strict=True)]
-    said = say("largest errors of 1 to 4 products, added exactly: {errors}", errors=joined(texts, COMMA))
-    return verdict(bool(holds), said)
+    detail = say("largest errors of 1 to 4 products, added exactly: {errors}", errors=joined(texts, COMMA))
+    return verdict(bool(holds), detail)
 
 
 E.claim(within_bounds("bounds_hold", "No error is above its bound, and each way uses a sixteenth of it"))
@@ -363,8 +365,8 @@ def single_precision(r: Result) -> Outcome:
     plain, ours = (log2_rms(kind=[*MADE_UP], way=way).read(r).drop_vars("way") for way in ways)
     gain = plain - ours
     mean = gain.mean("column")
-    said = say("gains {low:.2g} to {high:.2g}; in powers of 2", low=float(mean.min()), high=float(mean.max()))
-    return larger(gain.mean(["kind", "way"]).values, 0.0, 0.0, said) if (mean > 0).all() else failed(said)
+    detail = say("gains {low:.2g} to {high:.2g}; in powers of 2", low=float(mean.min()), high=float(mean.max()))
+    return larger(gain.mean(["kind", "way"]).values, 0.0, 0.0, detail) if (mean > 0).all() else failed(detail)
 
 
 @E.measured("Added inside, positive sums fall short, 16 times further off than added outside")
@@ -372,10 +374,10 @@ def inside_drifts(r: Result) -> Outcome:
     """No sum inside is above the exact one; of each draw the GPU that drifts less."""
     error = r.error.sel(kind="positive", way=[*INSIDE.values()], K=slice(LONG, None))
     inside, outside = (log2_rms(kind="positive", way=[*ways.values()]) for ways in (INSIDE, OUTSIDE))
-    said = joined((inside.said(r), outside.said(r), say("in powers of 2")), COMMA)
+    detail = joined((inside.said(r), outside.said(r), say("in powers of 2")), COMMA)
     if (error > 0).any():
         return failed(say("a sum inside is above the exact one"))
-    return larger((inside.read(r).values - outside.read(r).values).min(axis=0), 0.0, MANY, said)
+    return larger((inside.read(r).values - outside.read(r).values).min(axis=0), 0.0, MANY, detail)
 
 
 E.claim(
@@ -389,10 +391,10 @@ def gradients(r: Result) -> Outcome:
     """Real operands: gradients below FP16's range, which parts in TF32 hold; the largest error of each row of A."""
     error = np.abs(r.error.sel(kind=REAL[2], way=[OUTSIDE["A100"], WIDE_PARTS, PLAIN_FP32])).max(["column", LENGTH])
     half, wider, plain = error.max("row").values
-    said = say("largest error at any K: FP16 parts {half:.1e}, TF32 parts {wider:.1e}, FP32 {plain:.1e}", half=half)
+    detail = say("largest error at any K: FP16 parts {half:.1e}, TF32 parts {wider:.1e}, FP32 {plain:.1e}", half=half)
     holds = bool(half > 5 * wider and wider < WIDE)
     sample = Sample(error.row.size, float(error[1].values.std(ddof=1)), WIDE)
-    return measured(holds, said.fill(wider=wider, plain=plain), sample)
+    return measured(holds, detail.fill(wider=wider, plain=plain), sample)
 
 
 E.answer("positive sums by three FP16 products err by {outside:.0e} if added outside the unit, {inside:.0e} inside; "
@@ -438,8 +440,8 @@ def outside_compute(inputs: Arrays, device: str) -> Arrays:
     torch = torch_for(device)
     a, b = (device_parts(tensor(inputs[name], "fp32", device)) for name in "ab")
     with flags_set(UNREDUCED):
-        found = outside(a, b, lambda x, y: torch.bmm(x[None], y.T[None], out_dtype=torch.float32)[0])
-    return {name: bits(x) for name, x in found.items()}
+        outputs = outside(a, b, lambda x, y: torch.bmm(x[None], y.T[None], out_dtype=torch.float32)[0])
+    return {name: bits(x) for name, x in outputs.items()}
 
 
 def outside_emulate(inputs: Arrays, meta: Meta, instruction: str | None = None) -> Arrays:
@@ -447,8 +449,8 @@ def outside_emulate(inputs: Arrays, meta: Meta, instruction: str | None = None) 
     from ..tensorcore import matmul
 
     a, b = (split(inputs[name].view(np.float32), SCALED) for name in "ab")
-    found = outside(a, b, lambda x, y: matmul(x, y.T, gpu=gpu_of(meta), instruction=instruction))
-    return {name: x.view(np.uint32) for name, x in found.items()}
+    outputs = outside(a, b, lambda x, y: matmul(x, y.T, gpu=gpu_of(meta), instruction=instruction))
+    return {name: x.view(np.uint32) for name, x in outputs.items()}
 
 
 def high_parts(kind: str, p: Params) -> tuple[Array, Array]:

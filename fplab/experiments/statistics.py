@@ -36,30 +36,30 @@ ALONE = say("one seed says nothing about others")
 Scores: TypeAlias = np.ndarray | float  # by seed (n,), or a number that they are compared with
 
 
-def equivalent(one: Scores, other: Scores, margin: float, detail: str | Text) -> Outcome:
+def equivalent(ours: Scores, other: Scores, margin: float, detail: str | Text) -> Outcome:
     """Whether two ways of training end alike, by their scores; absent of one seed."""
-    if (apart := np.subtract(one, other, dtype=np.float64)).size < 2:
+    if (apart := np.subtract(ours, other, dtype=np.float64)).size < 2:
         return absent(ALONE)
     mean, reach, sample = _paired(apart, margin)
     return measured(abs(mean) + reach <= margin, _differing(detail, mean, reach), sample)
 
 
-def superior(one: Scores, other: Scores, margin: float, detail: str | Text) -> Outcome:
+def superior(ours: Scores, other: Scores, margin: float, detail: str | Text) -> Outcome:
     """Whether ``one`` is above ``other`` by more than ``margin``; absent of one seed."""
-    if (apart := np.subtract(one, other, dtype=np.float64)).size < 2:
+    if (apart := np.subtract(ours, other, dtype=np.float64)).size < 2:
         return absent(ALONE)
     mean, reach, sample = _paired(apart, margin)
     return measured(mean - reach > margin, _differing(detail, mean, reach), sample)
 
 
-def both(one: Outcome, *others: Outcome) -> Outcome:
+def both(first: Outcome, *others: Outcome) -> Outcome:
     """Of measured outcomes the first that fails, or the last, with what all say; nothing where one is absent."""
     for other in others:
-        if one.status is Status.ABSENT:
-            return one
-        worse = one if one.status is Status.FAIL else other
-        one = Outcome(worse.status, joined((one.detail, other.detail), CLAUSE), worse.sample)
-    return one
+        if first.status is Status.ABSENT:
+            return first
+        worse = first if first.status is Status.FAIL else other
+        first = Outcome(worse.status, joined((first.detail, other.detail), CLAUSE), worse.sample)
+    return first
 
 
 def _differing(detail: str | Text, mean: float, reach: float) -> Text:

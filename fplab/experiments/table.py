@@ -39,8 +39,8 @@ class Row:
 
     def said(self) -> tuple[Text, Text, Text, Text]:
         """The claim, the evidence, the outcome and what was found, in both languages."""
-        claim, found = (x if isinstance(x, Text) else verbatim(x) for x in (self.claim, self.outcome.detail))
-        return claim, say(self.evidence), STATUS[self.outcome.status], found
+        claim, detail = (x if isinstance(x, Text) else verbatim(x) for x in (self.claim, self.outcome.detail))
+        return claim, say(self.evidence), STATUS[self.outcome.status], detail
 
     def as_json(self) -> dict[str, str]:
         """The row as plain JSON values."""
@@ -81,8 +81,8 @@ def render(rows: Sequence[Row], width: int = 100, colour: bool = False, headings
     ────────────────────────────────────────────────────────────
     1 claim: 1 pass
     """
-    names, said = [row.experiment for row in rows], [row.said() for row in rows]
-    evidence, ended = [str(one[1]) for one in said], [str(one[2]) for one in said]
+    names, columns = [row.experiment for row in rows], [row.said() for row in rows]
+    evidence, ended = [str(column[1]) for column in columns], [str(column[2]) for column in columns]
     return "\n".join(Table(names, evidence, ended, width, colour, headings).whole(rows))
 
 
@@ -108,7 +108,7 @@ class Table:
     @classmethod
     def of_claims(cls, names: Sequence[str], width: int, colour: bool) -> Table:
         """One for rows that are still to come, of any evidence and outcome; "differs, unexplained" takes two lines."""
-        evidence = [str(say(one.value)) for one in Evidence]
+        evidence = [str(say(kind.value)) for kind in Evidence]
         return cls(names, evidence, " ".join(map(str, STATUS.values())).split(), width, colour)
 
     def head(self) -> list[str]:
@@ -164,8 +164,8 @@ def failing(rows: Sequence[Row], width: int, colour: bool) -> list[str]:
     """Every failure, in its colour."""
     out = []
     for row in failures(rows):
-        said = dict(zip(("claim", "evidence", "status", "found"), row.said(), strict=True))
-        failure = say("{status} {experiment}: {claim} [{evidence}]: {found}", experiment=row.experiment, **said)
+        parts = dict(zip(("claim", "evidence", "status", "found"), row.said(), strict=True))
+        failure = say("{status} {experiment}: {claim} [{evidence}]: {found}", experiment=row.experiment, **parts)
         lines = wrapped(str(failure), width, indent=" " * 5)
         out += [paint(line, COLOURS[row.outcome.status], colour) for line in lines]
     return out

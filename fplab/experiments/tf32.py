@@ -111,8 +111,8 @@ def conversion_bound(exact: Sums, conversion: str) -> Array:
 def chain_bound(of_converted: Sums, gpu: str) -> Array:
     """Of a chain of blocks of L products: ``K ((L - 1) 2**-F + 2**-23) / L`` times the sum of the converted magnitudes,
     since truncated partial sums never exceed it (:mod:`.chain_bounds`)."""
-    one = rate(model_of(gpu, "tf32"))
-    return of_converted.bound(lambda k, s: k * one * s, of_converted.magnitude)
+    per_product = rate(model_of(gpu, "tf32"))
+    return of_converted.bound(lambda k, s: k * per_product * s, of_converted.magnitude)
 
 
 def bound(p: Params, kind: str, way: str) -> Array:
@@ -163,8 +163,8 @@ def published_errors(p: Params, conversion: str) -> Array:
     from .. import tensorcore
 
     a, b, exact = example_exact(p)
-    found = tensorcore.matmul(a, b.T, gpu=EXAMPLE_GPU, inputs="tf32", conversion=conversion)
-    return np.asarray(found.astype(np.float64) - exact)
+    product = tensorcore.matmul(a, b.T, gpu=EXAMPLE_GPU, inputs="tf32", conversion=conversion)
+    return np.asarray(product.astype(np.float64) - exact)
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
@@ -174,16 +174,16 @@ def means(r: Result) -> Outcome:
     mean = [Fraction(int(low.sum()), low.size * n) for low in r.low_bits.values]
     most = [Fraction(int(np.abs(low).max()), n) for low in r.low_bits.values]
     right = mean == [Fraction(1 - n, 2 * n), Fraction(1, 2 * n), 0] and most == [1 - Fraction(1, n), 0.5, 0.5]
-    said = [say("{conversion}: mean {mean}, at most {most}", conversion=c, mean=m, most=x)
+    detail = [say("{conversion}: mean {mean}, at most {most}", conversion=c, mean=m, most=x)
             for c, m, x in zip(CONVERSIONS, mean, most, strict=True)]  # fmt: skip
-    return verdict(right, joined(said, COMMA))
+    return verdict(right, joined(detail, COMMA))
 
 
 @E.proved("rna and rne differ in one operand of 16,384")
 def ties(r: Result) -> Outcome:
     at = np.argwhere((r.low_bits.sel(conversion="rna") != r.low_bits.sel(conversion="rne")).values).tolist()
-    said = say("a tie after an even last place: {share:.1e} of all operands", share=1 / (2 << LOW))
-    return verdict(at == [[0, 1 << (LOW - 1)]], said)
+    detail = say("a tie after an even last place: {share:.1e} of all operands", share=1 / (2 << LOW))
+    return verdict(at == [[0, 1 << (LOW - 1)]], detail)
 
 
 @E.library("TF32 is FP16's precision with FP32's range: numpy's float16 where that reaches")
@@ -193,8 +193,8 @@ def half_precision(r: Result) -> Outcome:
     outcome = same_bits(converted(x, "rne").view(np.uint32), x.astype(np.float16).astype(np.float32).view(np.uint32),
                         "fp32")  # fmt: skip
     far = converted(np.array([1e-30, 3e38], np.float32), "rne")
-    said = say("{n:,} operands, every bit; 1e-30 and 3e38, which FP16 loses, stay", n=x.size)
-    return verdict(bool((far != 0).all() and np.isfinite(far).all()), said) if outcome.holds else outcome
+    detail = say("{n:,} operands, every bit; 1e-30 and 3e38, which FP16 loses, stay", n=x.size)
+    return verdict(bool((far != 0).all() and np.isfinite(far).all()), detail) if outcome.holds else outcome
 
 
 E.claim(
@@ -252,10 +252,10 @@ def shrinks(r: Result) -> Outcome:
     steady, least = cut[-1] / cut[4], cut[-1] / np.maximum(*(part[-1] for part in rounded))
     texts = [say("{conversion} {first:.1e} to {last:.1e}", conversion=c, first=x[0], last=x[-1])
              for c, x in zip(CONVERSIONS, np.abs(error).mean(EACH).values, strict=True)]  # fmt: skip
-    said = say("mean relative error of the conversion, K = 16 to {last:,}: {shares}", last=1 << r.p.log2_last)
+    detail = say("mean relative error of the conversion, K = 16 to {last:,}: {shares}", last=1 << r.p.log2_last)
     holds = bool((np.abs(steady - 1) < STEADY).all() and (least > 10).all())
     sample = Sample(steady.size, float(steady.std(ddof=1)), STEADY)
-    return measured(holds, said.fill(shares=joined(texts, COMMA)), sample)
+    return measured(holds, detail.fill(shares=joined(texts, COMMA)), sample)
 
 
 @E.measured("PyTorch's published A100 error fits rounded operands, not truncated ones")
@@ -272,10 +272,10 @@ def published(r: Result) -> Outcome:
     slope = float((errors[0] * exact).sum() / (exact**2).sum())
     holds = abs(typical / PUBLISHED_MEAN - 1) < 0.1 and most > PUBLISHED_ERROR
     holds &= all(SIGMAS[0] < float(sigmas.mean()) < SIGMAS[1] for sigmas in (rna, rne))
-    said = say("0.1747 is {rna:.2f} (rna), {rne:.2f} (rne) standard deviations; truncation shrinks products by "
-               "{slope:.2e}: among {n:,} it errs by {most:.3f}; mean |product| {mean:.1f} (80.7)")  # fmt: skip
-    said = said.fill(rna=rna.mean(), rne=rne.mean(), slope=-slope, n=exact.size, most=most, mean=typical)
-    return measured(holds, said, Sample(DRAWS, float(rne.std(ddof=1)), (SIGMAS[1] - SIGMAS[0]) / 2))
+    detail = say("0.1747 is {rna:.2f} (rna), {rne:.2f} (rne) standard deviations; truncation shrinks products by "
+                 "{slope:.2e}: among {n:,} it errs by {most:.3f}; mean |product| {mean:.1f} (80.7)")  # fmt: skip
+    detail = detail.fill(rna=rna.mean(), rne=rne.mean(), slope=-slope, n=exact.size, most=most, mean=typical)
+    return measured(holds, detail, Sample(DRAWS, float(rne.std(ddof=1)), (SIGMAS[1] - SIGMAS[0]) / 2))
 
 
 def shrinking(**where: Any) -> Any:

@@ -178,20 +178,20 @@ DISTINCTIONS = (
 SAMPLE = 4096  # of three operands, among which the first difference is looked for
 
 
-def told_apart(one: Distinction, given: Arrays) -> np.ndarray:
+def told_apart(pair: Distinction, given: Arrays) -> np.ndarray:
     """On which operands torch gives its formula's result, and not the other's."""
-    case = catalogue()[one.case]
-    got, guesses = in_vectors(case, given)[one.output], by_formula(case, given)
-    apart = differing(got, guesses[one.other][one.output], one.fmt)
-    if one.torchs is not None:
-        apart &= ~differing(got, guesses[one.torchs][one.output], one.fmt)
+    case = catalogue()[pair.case]
+    got, guesses = in_vectors(case, given)[pair.output], by_formula(case, given)
+    apart = differing(got, guesses[pair.other][pair.output], pair.fmt)
+    if pair.torchs is not None:
+        apart &= ~differing(got, guesses[pair.torchs][pair.output], pair.fmt)
     return apart
 
 
-def weight(given: Arrays, one: Distinction) -> np.ndarray:
+def weight(given: Arrays, pair: Distinction) -> np.ndarray:
     """How large operands are: significands' bits down to the last one that is set, far exponents, signs."""
-    form, total = one.form, 0
-    for name in one.used:
+    form, total = pair.form, 0
+    for name in pair.used:
         code = given[name].astype(np.int64)
         fraction = code & ((1 << form.fraction_bits) - 1)
         lowest = np.log2(np.maximum(fraction & -fraction, 1)).astype(np.int64)
@@ -212,32 +212,32 @@ def variants(code: int, form: Format) -> list[int]:
     return [*simpler, code ^ form.sign_mask] if code & form.sign_mask else simpler
 
 
-def good(one: Distinction, given: Arrays) -> np.ndarray:
+def good(pair: Distinction, given: Arrays) -> np.ndarray:
     """The places of operands that tell formulas apart and lie between 2^-12 and 2^13: nothing overflows there."""
-    sizes = [np.abs(numeric.decode(codes, one.form, np.float64)) for codes in given.values()]
+    sizes = [np.abs(numeric.decode(codes, pair.form, np.float64)) for codes in given.values()]
     ordinary = np.all([(size >= 2.0**-12) & (size < 2.0**13) for size in sizes], axis=0)
-    return np.flatnonzero(told_apart(one, given) & ordinary)
+    return np.flatnonzero(told_apart(pair, given) & ordinary)
 
 
-def smallest(one: Distinction) -> dict[str, int] | None:
+def smallest(pair: Distinction) -> dict[str, int] | None:
     """The codes of the smallest operands, or None where torch never differs from the other formula.
 
     Of operands on which they differ, bits of significands are cleared and exponents drawn towards zero for as long as
     they still differ. What is left has no bit that could be cleared.
     """
-    many = SAMPLE if one.case.startswith("contraction") else 1 << 16  # there the random operands come last
-    plain = (one.form.bias or 0) << one.form.fraction_bits  # 1.0
-    tried = {name: x[-many:] if name in one.used else np.full_like(x[-many:], plain)
-             for name, x in catalogue()[one.case].inputs().items()}  # fmt: skip
+    many = SAMPLE if pair.case.startswith("contraction") else 1 << 16  # there the random operands come last
+    plain = (pair.form.bias or 0) << pair.form.fraction_bits  # 1.0
+    tried = {name: x[-many:] if name in pair.used else np.full_like(x[-many:], plain)
+             for name, x in catalogue()[pair.case].inputs().items()}  # fmt: skip
     best, least = None, np.inf
     while True:
-        weights, at = weight(tried, one), good(one, tried)
+        weights, at = weight(tried, pair), good(pair, tried)
         at = at[weights[at] < least]
         if not at.size:
             return best
         place = at[np.argmin(weights[at])]
         best, least = {name: int(x[place]) for name, x in tried.items()}, weights[place]
-        tried = batch([{**best, name: code} for name in one.used for code in variants(best[name], one.form)], tried)
+        tried = batch([{**best, name: code} for name in pair.used for code in variants(best[name], pair.form)], tried)
 
 
 def batch(rows: list[dict[str, int]], like: Arrays) -> Arrays:
@@ -248,7 +248,7 @@ def batch(rows: list[dict[str, int]], like: Arrays) -> Arrays:
 @E.measure("examples")
 def examples_of_torch(p: Params) -> list[dict[str, int] | None]:
     """The smallest operands of each distinction."""
-    return [smallest(one) for one in DISTINCTIONS]
+    return [smallest(pair) for pair in DISTINCTIONS]
 
 
 # --- the orders ----------------------------------------------------------------------------------------------------
@@ -285,9 +285,9 @@ def folded(tree: SumTree, terms: np.ndarray, wide: bool = False) -> np.float32:
 def cases(p: Params) -> Iterator[Case]:
     """Every elementwise operation, cast and optimizer of the catalogue, and the orders of torch's own sums."""
     yield from elementwise.cases()
-    for one in order.SUMMATIONS:
-        if one.call in ("sum", "mean", "cumsum", "sum all"):
-            yield order.order_case(one)
+    for summation in order.SUMMATIONS:
+        if summation.call in ("sum", "mean", "cumsum", "sum all"):
+            yield order.order_case(summation)
 
 
 @E.table
@@ -325,8 +325,8 @@ def right(r: Result, wanted: Iterable[tuple[str, str, str]], places: Iterable[st
 @E.library("+, -, *, /, reciprocal and two written steps are each rounded once")
 def arithmetic(r: Result) -> Outcome:
     outcome = right(r, [(o, f, ONCE) for o in elementwise.ARITHMETIC for f in elementwise.FORMATS])
-    said = say("{n} operations, 3 formats, 2 places", n=len(elementwise.ARITHMETIC))
-    return passed(said) if outcome.holds else outcome
+    detail = say("{n} operations, 3 formats, 2 places", n=len(elementwise.ARITHMETIC))
+    return passed(detail) if outcome.holds else outcome
 
 
 @E.library("FP32 add(alpha=), addcmul and lerp are fused multiply-adds")
@@ -337,23 +337,23 @@ def contraction(r: Result) -> Outcome:
     counts = {output: count(r, output, "fp32", EACH) for output in fused}
     text = joined([f"{output} {n:,}" for output, n in counts.items()], COMMA)
     outcome = right(r, [(output, "fp32", name) for output, name in fused.items()])
-    said = say("in two steps these would differ: {counts}", counts=text)
-    return verdict(min(counts.values()) > 0, said) if outcome.holds else outcome
+    detail = say("in two steps these would differ: {counts}", counts=text)
+    return verdict(min(counts.values()) > 0, detail) if outcome.holds else outcome
 
 
 @E.library("addcdiv is not fused")
 def addcdiv(r: Result) -> Outcome:
     outcome, apart = right(r, [("addcdiv", "fp32", FIRST)]), count(r, "addcdiv", "fp32", LAST)
-    said = say("value * x, then / y, then +; fused {n:,} would differ", n=apart)
-    return verdict(apart > 0, said) if outcome.holds else outcome
+    detail = say("value * x, then / y, then +; fused {n:,} would differ", n=apart)
+    return verdict(apart > 0, detail) if outcome.holds else outcome
 
 
 @E.library("Half square roots are correctly rounded")
 def square_roots(r: Result) -> Outcome:
     """Half square roots are right; of FP32's the number of wrong ones is told."""
     outcome = right(r, [("sqrt", fmt, ONCE) for fmt in ("fp16", "bf16")])
-    said = say("FP32: {n:,} of the operands' roots are not correctly rounded", n=count(r, "sqrt", "fp32", ONCE))
-    return passed(said) if outcome.holds else outcome
+    detail = say("FP32: {n:,} of the operands' roots are not correctly rounded", n=count(r, "sqrt", "fp32", ONCE))
+    return passed(detail) if outcome.holds else outcome
 
 
 @E.library("Half add(alpha=) and rsqrt depend on the place: left-over elements round at every step")
@@ -367,18 +367,18 @@ def place(r: Result) -> Outcome:
             if count(r, output, fmt, narrow) or count(r, output, fmt, NARROW, SHORT):
                 return failed(say("{output} in {fmt} follows neither formula", output=output, fmt=fmt))
             texts.append(f"{output} {fmt}: {count(r, output, fmt, narrow, SHORT)}")
-    said = say("short tensors' results that differ from the long one's formula: {counts}")
-    return passed(said.fill(counts=joined(texts, COMMA)))
+    detail = say("short tensors' results that differ from the long one's formula: {counts}")
+    return passed(detail.fill(counts=joined(texts, COMMA)))
 
 
 @E.library("Half exp, log and their like are FP32's results rounded again, but for 4 codes at most")
 def functions(r: Result) -> Outcome:
     names = ("exp", "exp2", "expm1", "log", "log2", "tanh")
     counts = {f"{o} {f}": count(r, o, f, TWICE) for o in names for f in ("fp16", "bf16")}
-    said = say("every code of {n} functions; off by a code: none", n=len(counts))
+    detail = say("every code of {n} functions; off by a code: none", n=len(counts))
     if off := {k: v for k, v in counts.items() if v}:
-        said = say("every code of {n} functions; off by a code: {off}", n=len(counts), off=off)
-    return verdict(0 <= min(counts.values()) <= max(counts.values()) <= OFF, said)
+        detail = say("every code of {n} functions; off by a code: {off}", n=len(counts), off=off)
+    return verdict(0 <= min(counts.values()) <= max(counts.values()) <= OFF, detail)
 
 
 @E.library("Casts from FP64 to narrow formats round twice, through FP32")
@@ -391,8 +391,8 @@ def casts(r: Result) -> Outcome:
 @E.library("An optimizer's loop and foreach give the same bits; fused has its own")
 def optimizers(r: Result) -> Outcome:
     fused = dict(zip(OPTIMIZERS, map(int, r.ways.sel(way="fused").values), strict=True))
-    said = say("fused differs from the loop in SGD: {SGD} of 512, Adam: {Adam} of 512, AdamW: {AdamW} of 512")
-    return verdict(not r.ways.sel(way="foreach").any(), said.fill(**fused))
+    detail = say("fused differs from the loop in SGD: {SGD} of 512, Adam: {Adam} of 512, AdamW: {AdamW} of 512")
+    return verdict(not r.ways.sel(way="foreach").any(), detail.fill(**fused))
 
 
 def shorter(code: int, form: Format) -> Iterator[int]:
@@ -410,15 +410,15 @@ def shorter(code: int, form: Format) -> Iterator[int]:
 def smallest_examples(r: Result) -> Outcome:
     """With the last bit of a significand, a sign or a binade less, none of them does."""
     n = 0
-    for one, codes in zip(DISTINCTIONS, r.examples, strict=True):
+    for pair, codes in zip(DISTINCTIONS, r.examples, strict=True):
         if codes is None:
             continue
-        like = catalogue()[one.case].inputs()
-        if not told_apart(one, batch([codes], like)).all():
-            return failed(say("{output} in {fmt}: the example tells nothing apart", output=one.output, fmt=one.fmt))
-        fewer = [{**codes, name: code} for name in one.used for code in shorter(codes[name], one.form)]
-        if fewer and told_apart(one, batch(fewer, like)).any():
-            return failed(say("{output} in {fmt}: a smaller example is near", output=one.output, fmt=one.fmt))
+        like = catalogue()[pair.case].inputs()
+        if not told_apart(pair, batch([codes], like)).all():
+            return failed(say("{output} in {fmt}: the example tells nothing apart", output=pair.output, fmt=pair.fmt))
+        fewer = [{**codes, name: code} for name in pair.used for code in shorter(codes[name], pair.form)]
+        if fewer and told_apart(pair, batch(fewer, like)).any():
+            return failed(say("{output} in {fmt}: a smaller example is near", output=pair.output, fmt=pair.fmt))
         n += 1
     return verdict(n > 0, say("{n} of {all} distinctions have an example here", n=n, all=len(DISTINCTIONS)))
 
@@ -436,10 +436,10 @@ def fused_example(r: Result) -> Outcome:
     once, _ = exact.round_to(exact.fma(alpha, y, x)[0], "fp32")
     product = exact.decode(exact.round_to(exact.mul(alpha, y)[0], "fp32")[0], "fp32")
     twice, _ = exact.round_to(exact.add(x, product)[0], "fp32")
-    one, other = (torch.from_numpy(np.array([code], np.uint32).view(np.float32)) for code in codes)
-    got = int(torch.add(one, other, alpha=elementwise.ALPHA).numpy().view(np.uint32)[0])
-    said = say("{x} + {alpha} * {y}: {got:#x}, in two steps {twice:#x}", x=float(one), y=float(other), got=got)
-    return verdict(got == once != twice, said.fill(alpha=elementwise.ALPHA, twice=twice))
+    first, other = (torch.from_numpy(np.array([code], np.uint32).view(np.float32)) for code in codes)
+    got = int(torch.add(first, other, alpha=elementwise.ALPHA).numpy().view(np.uint32)[0])
+    detail = say("{x} + {alpha} * {y}: {got:#x}, in two steps {twice:#x}", x=float(first), y=float(other), got=got)
+    return verdict(got == once != twice, detail.fill(alpha=elementwise.ALPHA, twice=twice))
 
 
 @E.library("Random sums folded in the revealed orders are torch's sums; cumsum adds in FP64")
@@ -506,11 +506,11 @@ def examples(r: Result) -> draw.Figure:
     """The smallest operands that tell formulas apart, and the order of a sum."""
     figure, (ax, below) = draw.panels(8, 6.5, 2, 1, height_ratios=[1.2, 1])
     lines: list[tuple[str, ...]] = [("operation", "torch does", "and not", "on")]
-    for one, codes in zip(DISTINCTIONS, r.examples, strict=True):
-        values = ", ".join(f"{name} = {float(numeric.decode(np.uint64(codes[name]), one.form, np.float64))!r}"
-                           for name in one.used) if codes else "no difference here"  # fmt: skip
-        name = "FP64 to FP16" if one.form.name == "fp64" else f"{one.output}, {one.fmt.upper()}"
-        lines.append((name, *(words(formula, one.output) for formula in (one.torchs, one.other)), values))
+    for pair, codes in zip(DISTINCTIONS, r.examples, strict=True):
+        values = ", ".join(f"{name} = {float(numeric.decode(np.uint64(codes[name]), pair.form, np.float64))!r}"
+                           for name in pair.used) if codes else "no difference here"  # fmt: skip
+        name = "FP64 to FP16" if pair.form.name == "fp64" else f"{pair.output}, {pair.fmt.upper()}"
+        lines.append((name, *(words(formula, pair.output) for formula in (pair.torchs, pair.other)), values))
     for y, line in enumerate(lines):
         for x, text in zip((0.0, 0.16, 0.36, 0.55), line, strict=True):
             ax.text(x, y, text, fontsize=9, va="center", color=draw.current().ink if y else draw.current().muted)

@@ -99,8 +99,8 @@ def by_lab(gpu: str, plan: tensorcore.Plan | None = None) -> Backend:
         return Rounded(x.astype(np.float32), "fp16" if x.dtype == np.float16 else "fp32")
 
     def product(a: Rounded, b: Rounded) -> Rounded:
-        found = tensorcore.matmul(a.values, b.values, gpu=gpu, inputs="fp16", store="fp16", plan=plan)
-        return Rounded(found, "fp16")
+        d = tensorcore.matmul(a.values, b.values, gpu=gpu, inputs="fp16", store="fp16", plan=plan)
+        return Rounded(d, "fp16")
 
     return Backend(load, product)
 
@@ -292,12 +292,12 @@ def compared(p: Params, pair: str) -> tuple[np.ndarray, ...]:
     return distances(*(run_of(p, gpu).weights for gpu in PAIRS[pair]))
 
 
-def distances(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def distances(first: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The same of weights as FP32 bits (step, weight)."""
-    a, b = (np.where(x >> 31, -(x & 0x7FFFFFFF).astype(np.int64), x.astype(np.int64)) for x in (one, other))
+    a, b = (np.where(x >> 31, -(x & 0x7FFFFFFF).astype(np.int64), x.astype(np.int64)) for x in (first, other))
     ulps = np.abs(a - b)
     digits = np.minimum(np.frexp(ulps[-1].astype(np.float64))[1], 31)
-    return (one != other).sum(axis=1), np.median(ulps, axis=1), np.bincount(digits, minlength=32)
+    return (first != other).sum(axis=1), np.median(ulps, axis=1), np.bincount(digits, minlength=32)
 
 
 def first_update(r: Result) -> int:
@@ -332,14 +332,16 @@ def torch_agrees(r: Result) -> Outcome:
             ours, torchs = getattr(r, name).sel(gpu=gpu).values, getattr(theirs, name)
             if (differ := np.flatnonzero(ours != torchs)).size:
                 at = int(differ[0])
-                said = say("{gpu}: {name} differ from step {at} on: {ours} against {theirs}", gpu=gpu, name=name, at=at)
-                return failed(said.fill(ours=ours[at], theirs=torchs[at]))
+                detail = say(
+                    "{gpu}: {name} differ from step {at} on: {ours} against {theirs}", gpu=gpu, name=name, at=at
+                )
+                return failed(detail.fill(ours=ours[at], theirs=torchs[at]))
         if wrong := int((theirs.weights[-1] != r.final.sel(gpu=gpu).values).sum()):
             return failed(say("{gpu}: {n} of the last weights differ", gpu=gpu, n=wrong))
         if read != r.right.sel(gpu=gpu):
             return failed(say("{gpu}: torch reads {n} of {of} digits right", gpu=gpu, n=read, of=tested))
-    said = say("{n:,} weights after each of {steps} steps on {gpus} GPUs, every bit", n=r.final.sizes["weight"])
-    return passed(said.fill(steps=r.p.steps, gpus=len(GPUS)))
+    detail = say("{n:,} weights after each of {steps} steps on {gpus} GPUs, every bit", n=r.final.sizes["weight"])
+    return passed(detail.fill(steps=r.p.steps, gpus=len(GPUS)))
 
 
 @E.library("the loss scale is torch's state machine's, step for step")
@@ -350,11 +352,11 @@ def loss_scale(r: Result) -> Outcome:
         theirs, tracker = torch.tensor(INIT_SCALE), torch.tensor(0, dtype=torch.int32)
         for step, scale in enumerate(scales):
             if float(theirs) != float(scale):
-                said = say("{gpu}, step {step}: {scale:g}, torch {theirs:g}", gpu=gpu, step=step)
-                return failed(said.fill(scale=scale, theirs=float(theirs)))
+                detail = say("{gpu}, step {step}: {scale:g}, torch {theirs:g}", gpu=gpu, step=step)
+                return failed(detail.fill(scale=scale, theirs=float(theirs)))
             torch._amp_update_scale_(theirs, tracker, torch.tensor(float(skipped[step])), 2.0, 0.5, GROWTH_INTERVAL)
-    said = say("{steps} steps on {gpus} GPUs, {n} of them overflows", steps=r.p.steps, gpus=len(GPUS))
-    return passed(said.fill(n=int(r.skipped.sum())))
+    detail = say("{steps} steps on {gpus} GPUs, {n} of them overflows", steps=r.p.steps, gpus=len(GPUS))
+    return passed(detail.fill(n=int(r.skipped.sum())))
 
 
 @E.library("the backward pass written out is autograd's")
@@ -389,8 +391,8 @@ def skipped_steps(r: Result) -> Outcome:
             return failed(say("{gpu}: step {step} does otherwise", gpu=gpu, step=int(np.flatnonzero(wrong)[0]) + 1))
     first = first_update(r)
     late = int(skipped[-1, first:].sum())
-    said = say("{gpu}: {first} overflows before the first update, {late} after it", gpu=GPUS[-1])
-    return verdict(first > 0 and late > 0, said.fill(first=first, late=late))
+    detail = say("{gpu}: {first} overflows before the first update, {late} after it", gpu=GPUS[-1])
+    return verdict(first > 0 and late > 0, detail.fill(first=first, late=late))
 
 
 @E.proved("in this run the three families part with the first update and differ after every other")
@@ -404,8 +406,8 @@ def families_part(r: Result) -> Outcome:
         drawn = apart[-1:], r.ulps.sel(pair=pair).values[-1:], r.spread.sel(pair=pair).values
         if not all(map(np.array_equal, last, drawn)):
             return failed(say("{pair}: what is drawn of the last weights is not theirs", pair=pair))
-    said = say("differ after the first update: {first:.1%} at most; at the end {last:.1%}")
-    return passed(said.fill(first=float(shares[:, first].max()), last=float(shares[:, -1].min())))
+    detail = say("differ after the first update: {first:.1%} at most; at the end {last:.1%}")
+    return passed(detail.fill(first=float(shares[:, first].max()), last=float(shares[:, -1].min())))
 
 
 @E.proved("in this run all three read more than 85% of the test digits, within 2% of each other")
@@ -413,8 +415,8 @@ def they_learn(r: Result) -> Outcome:
     read, tested = r.right.values, int(r.tested[0])
     alike = int(read.max() - read.min()) <= 0.02 * tested
     listed = joined([f"{gpu} {n}" for gpu, n in zip(GPUS, read, strict=True)], COMMA)
-    said = say("of {tested} test digits right: {listed}", tested=tested, listed=listed)
-    return verdict(bool(read.min() > 0.85 * tested) and alike, said)
+    detail = say("of {tested} test digits right: {listed}", tested=tested, listed=listed)
+    return verdict(bool(read.min() > 0.85 * tested) and alike, detail)
 
 
 @E.proved("the constants are numbers of their formats")
@@ -422,8 +424,8 @@ def constants(r: Result) -> Outcome:
     """Those of the update of FP32, and the skip's of FP16: no library rounds them on its own."""
     lr = learning_rate(r.p)
     exact = (MOMENTUM, lr, SKIP) == (float(np.float32(MOMENTUM)), float(np.float32(lr)), float(np.float16(SKIP)))
-    said = say("momentum {momentum}, learning rate {lr}, skip {skip}", momentum=MOMENTUM, lr=lr, skip=SKIP)
-    return verdict(exact, said)
+    detail = say("momentum {momentum}, learning rate {lr}, skip {skip}", momentum=MOMENTUM, lr=lr, skip=SKIP)
+    return verdict(exact, detail)
 
 
 # --- what a GPU must compute ------------------------------------------------------------------------------------
@@ -493,8 +495,8 @@ def product_inputs(p: Params) -> Arrays:
     for key, (name, (m, n, k, transposed_a, transposed_b)) in enumerate(product_shapes(p).items(), 2000):
         a, b = (random_codes(key, side, shape) for side, shape in ((0, (m, k)), (1, (k, n))))
         places = seeds.permutation(k, key, 2)
-        one, other = places[: k // 2 - 2], places[k // 2 : k - 2]
-        a[:, other], b[other] = a[:, one] ^ np.uint16(0x8000), b[one]
+        first, other = places[: k // 2 - 2], places[k // 2 : k - 2]
+        a[:, other], b[other] = a[:, first] ^ np.uint16(0x8000), b[first]
         factors[f"{name}_a"] = np.ascontiguousarray(a.T if transposed_a else a)
         factors[f"{name}_b"] = np.ascontiguousarray(b.T if transposed_b else b)
     return factors

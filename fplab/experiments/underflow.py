@@ -343,8 +343,8 @@ def shift(r: Result) -> Iterator[Part]:
 def edge_of_zero(r: Result) -> Outcome:
     g = np.abs(all_gradients(r))
     lower, below, gone = int((g <= LARGEST_LOST).sum()), int((g < 2.0**-24).sum()), counted(r, [*KINDS], "fp16", 0)[0]
-    said = say("{lost:,} become zero, {lower:,} are at most {edge}, {below:,} are below {smallest}", lost=gone)
-    return verdict(gone == lower < below, said.fill(lower=lower, below=below, edge="2^-25", smallest="2^-24"))
+    detail = say("{lost:,} become zero, {lower:,} are at most {edge}, {below:,} are below {smallest}", lost=gone)
+    return verdict(gone == lower < below, detail.fill(lower=lower, below=below, edge="2^-25", smallest="2^-24"))
 
 
 none, eight, large = (of("lost", scale=scale) for scale in SCALES)
@@ -360,12 +360,12 @@ def window(r: Result) -> Iterator[Outcome]:
     for fmt in FORMATS:
         want = [s for s in range(most + 1) if not counts_from_edges(extremes, fmt, s)[[0, 3]].any()]
         bad = np.array([counted(r, [*KINDS], fmt, s)[[0, 3]].sum() for s in range(most + 1)])
-        said, best = say("{fmt}: {low} to {high}", fmt=fmt), int(np.argmin(bad))
+        detail, best = say("{fmt}: {low} to {high}", fmt=fmt), int(np.argmin(bad))
         if not want:
-            said = say("{fmt}: none up to {most}, least bad {best} ({share:.2%} lost)", fmt=fmt, most=f"2^{most}")
-            said = said.fill(best=f"2^{best}", share=bad[best] / all_gradients(r).size)
+            detail = say("{fmt}: none up to {most}, least bad {best} ({share:.2%} lost)", fmt=fmt, most=f"2^{most}")
+            detail = detail.fill(best=f"2^{best}", share=bad[best] / all_gradients(r).size)
         ends = {"low": f"2^{min(want)}", "high": f"2^{max(want)}"} if want else {}
-        yield verdict(np.flatnonzero(bad == 0).tolist() == want, said.fill(**ends))
+        yield verdict(np.flatnonzero(bad == 0).tolist() == want, detail.fill(**ends))
 
 
 @E.measure("zero_weights", "zero_products")
@@ -383,11 +383,11 @@ def product(r: Result) -> Outcome:
     gradients = gathered(r.p, r.p.seed).gradients["weight"].astype(np.float64)
     narrow, lr = (numeric.quantize(x, "fp16").astype(np.float64) for x in (gradients, np.array(r.p.lr)))
     gone = int((np.abs(narrow[narrow != 0] * lr) <= LARGEST_LOST).sum())  # 22 significant bits: float64 is exact
-    said = say("FP16 rounds {cast:.2%} of the non-zero weight gradients to zero, the product with lr={lr} {more:.2%} "
-               "more", cast=r.zero_weights / gradients.size, lr=r.p.lr,
-               more=r.zero_products / gradients.size)  # fmt: skip
+    detail = say("FP16 rounds {cast:.2%} of the non-zero weight gradients to zero, the product with lr={lr} {more:.2%} "
+                 "more", cast=r.zero_weights / gradients.size, lr=r.p.lr,
+                 more=r.zero_products / gradients.size)  # fmt: skip
     lost = int((np.abs(gradients) <= LARGEST_LOST).sum())
-    return verdict(r.zero_products == gone > 0 and r.zero_weights == lost, said)
+    return verdict(r.zero_products == gone > 0 and r.zero_weights == lost, detail)
 
 
 E.proved("An update is lost exactly where |u| is below half the gap beside w (tie: even)", "half_gap")(

@@ -50,10 +50,10 @@ def made_of(result: Any, pictures: Sequence[str], languages: Sequence[str]) -> s
 def kept(folder: Path, name: str, of: str | None) -> list[Path] | None:
     """The pictures of an experiment, where they lie as they were drawn of the same."""
     try:
-        said = harmless(json.loads(contents(_note(folder, name))))
-        if of is None or said["of"] != of:
+        note = harmless(json.loads(contents(_note(folder, name))))
+        if of is None or note["of"] != of:
             return None
-        files = {folder / file: sha for file, sha in said["files"].items()}
+        files = {folder / file: sha for file, sha in note["files"].items()}
         return [*files] if all(_digest(file) == sha for file, sha in files.items()) else None
     except (
         OSError,

@@ -42,7 +42,7 @@ def direct_case(
 
     ``plan``: what the lab expects. ``question``, ``plans``: where a library may choose, the answers that are tried.
     """
-    tried = {text: partial(lab_product, product, one) for text, one in (plans or {}).items()}
+    tried = {text: partial(lab_product, product, other_plan) for text, other_plan in (plans or {}).items()}
     compute, emulate = partial(_direct, product, plan), partial(lab_product, product, plan)
     return Case(name, inputs, compute, emulate, {"d": product.output}, open=question, hypotheses=tried)
 

@@ -15,9 +15,10 @@ from .. import exact, numeric, seeds
 from ..formats import get
 from ..formats import rounding as rounding_of
 from . import cpu_units
-from .cases import Arrays, Case, Meta, NotHereError, philox_bits
+from .cases import Arrays, Case, NotHereError, philox_bits
 
 Array = np.ndarray[Any, Any]
+Compute = Callable[[Arrays], Arrays]
 
 KEY = 7100
 WIDTHS = {"fp16": 16, "fp32": 32, "fp64": 64}
@@ -36,19 +37,19 @@ def numbers(n: int, fmt: str, key: int) -> Array:
     few = raw & ~(fraction >> wide(3))
     special = np.array(specials(fmt), np.uint64)[pick % wide(len(specials(fmt)))]
     low = wide(64 - form.bits)
-    found = np.choose(
+    codes = np.choose(
         (kind >> wide(61)).astype(np.int64),
         [raw >> low, near, near, raw & (sign | fraction), few >> low, special, near, near],
     )
-    return (found & wide((1 << form.bits) - 1)).astype(f"u{form.bits // 8}")
+    return (codes & wide((1 << form.bits) - 1)).astype(f"u{form.bits // 8}")
 
 
 def specials(fmt: str) -> list[int]:
     """Zeros, one, the ends of subnormal and normal numbers, infinities, quiet and signalling NaNs, of both signs."""
     form = get(fmt)
     inf, least = int(form.inf_code or 0), 1 << form.fraction_bits
-    one = (1 - form.emin) << form.fraction_bits
-    magnitudes = (0, 1, least - 1, least, one, one + 1, inf - 1, inf, inf + 1, inf + (least >> 1), inf + least - 1)
+    unit = (1 - form.emin) << form.fraction_bits
+    magnitudes = (0, 1, least - 1, least, unit, unit + 1, inf - 1, inf, inf + 1, inf + (least >> 1), inf + least - 1)
     return [magnitude | sign for sign in (0, form.sign_mask) for magnitude in magnitudes]
 
 
@@ -63,31 +64,41 @@ def mode_name(rounding: str, daz: bool, ftz: bool) -> str:
     return " ".join([rounding, *["daz"] * daz, *["ftz"] * ftz])
 
 
+def cpu_case(name: str, inputs: Callable[[], Arrays], unit: Compute, lab: Compute, formats: Mapping[str, str]) -> Case:
+    """What units of the CPU and the lab make of the same operands."""
+
+    def compute(given: Arrays, device: str) -> Arrays:
+        if device != "cpu":
+            raise NotHereError("units of a CPU are asked on the CPU.")
+        return unit(given)
+
+    return Case(name, inputs, compute, lambda given, meta: lab(given), formats)
+
+
+def with_flags(results: Iterable[tuple[str, tuple[Array, Array]]]) -> Arrays:
+    """Results and their flags by name."""
+    return {f"{name}{end}": x for name, pair in results for end, x in zip(("", ", flags"), pair, strict=True)}
+
+
+def formats_with_flags(names: Iterable[str], bits: str) -> dict[str, str]:
+    """Their formats."""
+    return {f"{name}{end}": kind for name in names for end, kind in (("", bits), (", flags", "bits8"))}
+
+
 # --- +, -, x, /, square root and fused multiply-add under MXCSR -----------------------------------------------------
 def arithmetic(operation: str, fmt: str, n: int) -> Case:
     """One operation in four roundings, with subnormal operands and results kept and flushed: bits and flags."""
-    unit, bits = cpu_units.SCALARS[operation, fmt], f"bits{WIDTHS[fmt]}"
+    modes = {mode_name(*mode): mode for mode in MODES}
 
-    def compute(given: Arrays, device: str) -> Arrays:
-        on_the_cpu(device)
-        found: Arrays = {}
-        for rounding, daz, ftz in MODES:
-            values, flags = cpu_units.run(unit, *given.values(), rounding=rounding, daz=daz, ftz=ftz)
-            name = mode_name(rounding, daz, ftz)
-            found |= {name: values, f"{name}, flags": flags}
-        return found
+    def unit(given: Arrays) -> Arrays:
+        run = partial(cpu_units.run, cpu_units.SCALARS[operation, fmt], *given.values())
+        return with_flags((name, run(rounding=mode, daz=daz, ftz=ftz)) for name, (mode, daz, ftz) in modes.items())
 
-    def emulate(given: Arrays, meta: Meta) -> Arrays:
-        found: Arrays = {}
-        for rounding, daz, ftz in MODES:
-            values, flags = operate(operation, fmt, list(given.values()), rounding, daz, ftz)
-            name = mode_name(rounding, daz, ftz)
-            found |= {name: values, f"{name}, flags": flags}
-        return found
+    def lab(given: Arrays) -> Arrays:
+        return with_flags((name, operate(operation, fmt, [*given.values()], *mode)) for name, mode in modes.items())
 
-    formats = {name: kind for mode in MODES for name, kind in
-               ((mode_name(*mode), bits), (f"{mode_name(*mode)}, flags", "bits8"))}  # fmt: skip
-    return Case(f"{operation} in {fmt}", partial(given_to, operation, fmt, n), compute, emulate, formats)
+    formats = formats_with_flags(modes, f"bits{WIDTHS[fmt]}")
+    return cpu_case(f"{operation} in {fmt}", partial(given_to, operation, fmt, n), unit, lab, formats)
 
 
 def operate(
@@ -112,8 +123,8 @@ def by_oracle(
     """The same through fractions."""
     form, mode = get(fmt), rounding_of(rounding)
     codes, flags = np.zeros_like(operands[0]), np.zeros(operands[0].size, np.uint8)
-    for i, one in enumerate(zip(*(x.tolist() for x in operands), strict=True)):
-        read = [exact.decode(code, form) for code in one]
+    for i, row in enumerate(zip(*(x.tolist() for x in operands), strict=True)):
+        read = [exact.decode(code, form) for code in row]
         read = [exact.flush(x, form) for x in read] if daz else read
         if operation == "sqrt":
             result, raised = exact.sqrt_to(read[0], form, mode)
@@ -145,58 +156,47 @@ def with_x86_nans(fmt: str, operands: list[Array], codes: Array, flags: Array) -
 # --- FP16 arithmetic ------------------------------------------------------------------------------------------------
 def halves_on_x86(n: int) -> Case:
     """Every operation of AVX512-FP16 in four roundings: bits and flags."""
-    names = [(name, rounding) for name in cpu_units.ARITHMETIC for rounding in cpu_units.ROUNDINGS]
+    names = {
+        f"{name} {rounding}": (name, rounding) for name in cpu_units.ARITHMETIC for rounding in cpu_units.ROUNDINGS
+    }
 
-    def compute(given: Arrays, device: str) -> Arrays:
-        on_the_cpu(device)
-        found: Arrays = {}
-        for name, rounding in names:
-            operands = operands_of(name, given)
-            values, flags = cpu_units.run(cpu_units.SCALARS[name, "fp16"], *operands, rounding=rounding)
-            found |= {f"{name} {rounding}": values, f"{name} {rounding}, flags": flags}
-        return found
+    def on_unit(given: Arrays, name: str, rounding: str) -> tuple[Array, Array]:
+        return cpu_units.run(cpu_units.SCALARS[name, "fp16"], *operands_of(name, given), rounding=rounding)
 
-    def emulate(given: Arrays, meta: Meta) -> Arrays:
-        found: Arrays = {}
-        for name, rounding in names:
-            operands = operands_of(name, given)
-            values, flags = with_x86_nans("fp16", operands, *of_halves(name, operands, rounding))
-            found |= {f"{name} {rounding}": values, f"{name} {rounding}, flags": flags}
-        return found
+    def by_lab(given: Arrays, name: str, rounding: str) -> tuple[Array, Array]:
+        operands = operands_of(name, given)
+        return with_x86_nans("fp16", operands, *of_halves(name, operands, rounding))
 
-    formats = {f"{name} {rounding}{end}": kind for name, rounding in names
-               for end, kind in (("", "bits16"), (", flags", "bits8"))}  # fmt: skip
-    return Case("FP16 arithmetic of AVX512-FP16", lambda: three(n, "fp16"), compute, emulate, formats)
+    def all_of(how: Callable[..., tuple[Array, Array]], given: Arrays) -> Arrays:
+        return with_flags((name, how(given, *operation)) for name, operation in names.items())
+
+    unit, lab, formats = partial(all_of, on_unit), partial(all_of, by_lab), formats_with_flags(names, "bits16")
+    return cpu_case("FP16 arithmetic of AVX512-FP16", lambda: three(n, "fp16"), unit, lab, formats)
 
 
 def halves_on_arm(n: int) -> Case:
     """Every operation of AArch64 on FP16 numbers, and its conversion from FP32, to nearest."""
-    names = tuple(cpu_units.ARITHMETIC)
 
-    def compute(given: Arrays, device: str) -> Arrays:
-        on_the_cpu(device)
-        found = {name: cpu_units.run(unit, *operands_of(name, given))[0] for name, unit in cpu_units.ARM_HALVES.items()}
-        return found | {"fcvt": cpu_units.run(cpu_units.ARM_TO_HALF, given["x"])[0]}
+    def unit(given: Arrays) -> Arrays:
+        sums = {name: cpu_units.run(unit, *operands_of(name, given))[0] for name, unit in cpu_units.ARM_HALVES.items()}
+        return sums | {"fcvt": cpu_units.run(cpu_units.ARM_TO_HALF, given["x"])[0]}
 
-    def emulate(given: Arrays, meta: Meta) -> Arrays:
-        return arm_halves(given)
-
-    inputs = partial(three, n, "fp16", x=numbers(n, "fp32", KEY + 9))
-    return Case("FP16 arithmetic of AArch64", inputs, compute, emulate, dict.fromkeys((*names, "fcvt"), "bits16"))
+    inputs, formats = partial(three, n, "fp16", x=numbers(n, "fp32", KEY + 9)), (*cpu_units.ARITHMETIC, "fcvt")
+    return cpu_case("FP16 arithmetic of AArch64", inputs, unit, arm_halves, dict.fromkeys(formats, "bits16"))
 
 
 def arm_halves(given: Arrays) -> Arrays:
     """What AArch64 gives, by operation."""
-    found = {}
+    results = {}
     for name in cpu_units.ARITHMETIC:
         operands = operands_of(name, given)
-        found[name] = with_arm_nans(operands, of_halves(name, operands, "rne")[0], fused=name == "fma")
+        results[name] = with_arm_nans(operands, of_halves(name, operands, "rne")[0], fused=name == "fma")
     x = given["x"]
     quiet = (x >> np.uint32(16) & np.uint32(0x8000) | np.uint32(0x7E00) | x >> np.uint32(13) & np.uint32(0x1FF)).astype(
         np.uint16
     )
     nan = (x & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-    return found | {"fcvt": np.where(nan, quiet, halves(x, "rne"))}
+    return results | {"fcvt": np.where(nan, quiet, halves(x, "rne"))}
 
 
 def three(n: int, fmt: str, **more: Array) -> Arrays:
@@ -213,8 +213,8 @@ def of_halves(name: str, operands: list[Array], rounding: str) -> tuple[Array, A
     """Codes of FP16 and flags by the lab."""
     with np.errstate(all="ignore"):
         values = [numeric.decode(x, "fp16", np.float32) for x in operands]
-        found, flags = getattr(numeric, name)(*values, "fp16", rounding=rounding, flags=True)
-        return np.asarray(numeric.encode(found, "fp16")), np.array(flags)
+        result, flags = getattr(numeric, name)(*values, "fp16", rounding=rounding, flags=True)
+        return np.asarray(numeric.encode(result, "fp16")), np.array(flags)
 
 
 def with_arm_nans(operands: list[Array], codes: Array, fused: bool) -> Array:
@@ -223,18 +223,18 @@ def with_arm_nans(operands: list[Array], codes: Array, fused: bool) -> Array:
     Infinity times zero beside a quiet NaN, and what has no NaN among its operands, gives the default NaN.
     """
     magnitudes = [x & np.uint16(0x7FFF) for x in operands]
-    found = np.where((codes & 0x7FFF) > 0x7C00, np.uint16(0x7E00), codes)
+    results = np.where((codes & 0x7FFF) > 0x7C00, np.uint16(0x7E00), codes)
     order = [2, 0, 1] if fused else range(len(operands))
     for signalling in (False, True):  # what comes last wins
         for i in reversed(order):
             nan = magnitudes[i] > 0x7C00
             here = nan & (operands[i] & 0x0200 == 0) if signalling else nan
-            found = np.where(here, operands[i] | np.uint16(0x0200), found)
+            results = np.where(here, operands[i] | np.uint16(0x0200), results)
     if fused:
         (a, b, c), quiet = magnitudes, operands[2] & 0x0200 != 0
         invalid = (a == 0x7C00) & (b == 0) | (a == 0) & (b == 0x7C00)
-        found = np.where(invalid & (c > 0x7C00) & quiet, np.uint16(0x7E00), found)
-    return found.astype(np.uint16)
+        results = np.where(invalid & (c > 0x7C00) & quiet, np.uint16(0x7E00), results)
+    return results.astype(np.uint16)
 
 
 # --- conversions ----------------------------------------------------------------------------------------------------
@@ -243,14 +243,10 @@ def of_units(
 ) -> Case:
     """Units on the same operands, by output. ``lab``: what they give, from the operands by name, in ``fmt``."""
 
-    def compute(given: Arrays, device: str) -> Arrays:
-        on_the_cpu(device)
+    def on_units(given: Arrays) -> Arrays:
         return {output: cpu_units.run(unit, *given.values())[0] for output, unit in units.items()}
 
-    def emulate(given: Arrays, meta: Meta) -> Arrays:
-        return lab(**given)
-
-    return Case(name, inputs, compute, emulate, dict.fromkeys(units, fmt))
+    return cpu_case(name, inputs, on_units, lambda given: lab(**given), dict.fromkeys(units, fmt))
 
 
 def to_half(n: int) -> Case:
@@ -335,17 +331,13 @@ def tiles_of_bf16(n: int) -> Case:
             "c": numbers(16 * n, "fp32", KEY + 16).reshape(n, 16),
         }
 
-    def compute(given: Arrays, device: str) -> Arrays:
-        on_the_cpu(device)
+    def unit(given: Arrays) -> Arrays:
         blocks = [np.ascontiguousarray(x).reshape(n, -1).view(f"V{width}").ravel()
                   for x, width in zip(given.values(), cpu_units.BF16_TILES.widths, strict=False)]  # fmt: skip
         d, _ = cpu_units.run(cpu_units.BF16_TILES, *blocks)
         return {"d": d.view(np.uint32).reshape(n, 16)}
 
-    def emulate(given: Arrays, meta: Meta) -> Arrays:
-        return {"d": of_tiles(**given)}
-
-    return Case("tiles of BF16 into FP32", inputs, compute, emulate, {"d": "fp32"})
+    return cpu_case("tiles of BF16 into FP32", inputs, unit, lambda given: {"d": of_tiles(**given)}, {"d": "fp32"})
 
 
 def of_tiles(a: Array, b: Array, c: Array) -> Array:
@@ -387,12 +379,6 @@ def into_int32(total: Array, wraps: bool) -> Array:
 
 
 # --- all of them ----------------------------------------------------------------------------------------------------
-def on_the_cpu(device: str) -> None:
-    """It is the CPU that is asked."""
-    if device != "cpu":
-        raise NotHereError("units of a CPU are asked on the CPU.")
-
-
 def cases(n: int, wide: int) -> dict[str, tuple[Case, ...]]:
     """The cases by what they are about. ``n``: operands of each; ``wide``: of FP64, which the oracle computes."""
     single, double = (

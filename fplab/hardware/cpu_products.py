@@ -32,8 +32,8 @@ def paths(formats: Sequence[str], k: int) -> tuple[str, ...]:
             x = torch.ones(ROWS, k, dtype=getattr(torch, TORCH[fmt]))
             x @ torch.ones(k, COLUMNS, dtype=x.dtype)
     line = r"exec,cpu,(?:matmul|inner_product),([^,]+),[^,]*,src:{}:"
-    found = [re.search(line.format(ONEDNN[fmt]), "".join(said)) for fmt in formats]
-    return tuple(f"oneDNN {one[1]}" if one else OWN for one in found)
+    matches = [re.search(line.format(ONEDNN[fmt]), "".join(said)) for fmt in formats]
+    return tuple(f"oneDNN {match[1]}" if match else OWN for match in matches)
 
 
 @contextlib.contextmanager

@@ -180,18 +180,18 @@ def _ask_for_tiles() -> None:
 
 def _tile_configuration(tiles: tuple[tuple[int, int], ...]) -> Array:
     """The 64 bytes of palette 1: bytes in a row of every tile from byte 16 on, rows from byte 48 on."""
-    found = np.zeros(64, np.uint8)
-    found[0] = 1
+    configuration = np.zeros(64, np.uint8)
+    configuration[0] = 1
     for i, (rows, bytes_in_a_row) in enumerate(tiles):
-        found[16 + 2 * i], found[48 + i] = bytes_in_a_row, rows
-    return found
+        configuration[16 + 2 * i], configuration[48 + i] = bytes_in_a_row, rows
+    return configuration
 
 
 def _in_order(flags: Array) -> Array:
-    found = np.zeros_like(flags)
+    reordered = np.zeros_like(flags)
     for bit, ours in FLAGS.items():
-        found |= np.where(flags >> bit & 1, ours, 0).astype(np.uint8)
-    return found
+        reordered |= np.where(flags >> bit & 1, ours, 0).astype(np.uint8)
+    return reordered
 
 
 def loop(unit: Unit) -> str:

@@ -35,8 +35,8 @@ CUTS = np.array([1, 1 << 21, 3 << 20, 1 << 22], np.uint32)
 
 def cases() -> tuple[Case, ...]:
     """Roundings, scaled quantisation and back, counts, and a product of each kind of unit."""
-    asked: list[Callable[[int], Case]] = [_rounding(*one) for one in ROUNDINGS]
-    asked += [*(_scaling(*one) for one in SCHEMES), _counting, *(partial(_product, model) for model in _models())]
+    asked: list[Callable[[int], Case]] = [_rounding(*row) for row in ROUNDINGS]
+    asked += [*(_scaling(*row) for row in SCHEMES), _counting, *(partial(_product, model) for model in _models())]
     return tuple(make(KEY + n) for n, make in enumerate(asked))
 
 
@@ -120,13 +120,13 @@ def _case(
         return {side: philox_bits(key + (n << 16), m, k) for n, (side, (m, k)) in
                 enumerate(PRODUCT.items())}  # fmt: skip
 
-    def outputs(found: Arrayed) -> Arrays:
-        return {name: np.ascontiguousarray(x).view(f"u{x.itemsize}") for name, x in zip(formats, found, strict=True)}
+    def outputs(arrays: Arrayed) -> Arrays:
+        return {name: np.ascontiguousarray(x).view(f"u{x.itemsize}") for name, x in zip(formats, arrays, strict=True)}
 
     def compute(given: Arrays, device: str) -> Arrays:
         torch = torch_for(device)
-        found = there(_kernels(device), *(torch.from_numpy(x).to(device) for x in operands(given)))
-        return outputs([x if isinstance(x, np.ndarray) else x.cpu().numpy() for x in found])
+        results = there(_kernels(device), *(torch.from_numpy(x).to(device) for x in operands(given)))
+        return outputs([x if isinstance(x, np.ndarray) else x.cpu().numpy() for x in results])
 
     def emulate(given: Arrays, meta: Meta) -> Arrays:
         return outputs(here(*operands(given)))
@@ -155,8 +155,8 @@ def _factors(model: Model, given: Arrays) -> Arrayed:
     """Operands of 2**-7 to 2**6, some of them zero; of INT8 integers."""
     if model.a == "int8":
         return [(bits >> 24).astype(np.int8) for bits in given.values()]
-    found = []
+    factors = []
     for bits in given.values():
         exponents = ((bits >> 23) % 14 + 120) << 23
-        found.append(np.where(bits % 11 == 0, 0, (bits & 0x807FFFFF) | exponents).astype(np.uint32).view(np.float32))
-    return [x.astype(np.float64) for x in found] if model.a == "fp64" else found
+        factors.append(np.where(bits % 11 == 0, 0, (bits & 0x807FFFFF) | exponents).astype(np.uint32).view(np.float32))
+    return [x.astype(np.float64) for x in factors] if model.a == "fp64" else factors

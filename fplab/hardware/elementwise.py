@@ -54,8 +54,8 @@ WAYS: dict[str, dict[str, bool]] = {"loop": {"foreach": False}, "foreach": {"for
 
 
 def cases() -> tuple[Case, ...]:
-    found = [make(fmt) for make in (arithmetic_case, sqrt_case, contraction_case, function_case) for fmt in FORMATS]
-    return (*found, from_fp64_case(), *(optimizer_case(name) for name in OPTIMIZERS))
+    by_format = [make(fmt) for make in (arithmetic_case, sqrt_case, contraction_case, function_case) for fmt in FORMATS]
+    return (*by_format, from_fp64_case(), *(optimizer_case(name) for name in OPTIMIZERS))
 
 
 def triple(fmt: str) -> Arrays:
@@ -69,8 +69,8 @@ def arithmetic_case(fmt: str) -> Case:
     """Operations that round once."""
 
     def does(x: Any, y: Any, z: Any) -> dict[str, Any]:
-        found = {"add": x + y, "sub": x - y, "mul": x * y, "div": x / y}
-        return {**found, "two steps": x * y + z, "reciprocal": x.reciprocal()}
+        results = {"add": x + y, "sub": x - y, "mul": x * y, "div": x / y}
+        return {**results, "two steps": x * y + z, "reciprocal": x.reciprocal()}
 
     return program(f"arithmetic in {fmt}", partial(triple, fmt), dict.fromkeys("xyz", fmt), does,
                    dict.fromkeys(ARITHMETIC, fmt))  # fmt: skip
@@ -170,14 +170,14 @@ def from_fp64_case() -> Case:
     targets = ("fp32", "fp16", "bf16", "e4m3", "e5m2")
 
     def inputs() -> Arrays:
-        found = []
+        near_midpoints = []
         for number, fraction_bits in enumerate((10, 7, 3, 2)):
             raw = philox_bits(KEY + 20 + number, 512, dtype=np.uint64)
             exponent = (raw % np.uint64(12)).astype(np.int64) - 6
             midpoint = 1 + ((raw >> np.uint64(30)).astype(np.int64) % (1 << fraction_bits) + 0.5) / (1 << fraction_bits)
             nudge = np.where(raw >> np.uint64(63), 1, -1) * 2.0**-40
-            found.append(np.ldexp(midpoint + nudge, exponent))
-        values = np.concatenate([*found, [65520 - 2.0**-30, 448.0, 464.0, 1e300, -1e300, 5e-324, 0.0, -0.0]])
+            near_midpoints.append(np.ldexp(midpoint + nudge, exponent))
+        values = np.concatenate([*near_midpoints, [65520 - 2.0**-30, 448.0, 464.0, 1e300, -1e300, 5e-324, 0.0, -0.0]])
         return {"x": values.view(np.uint64)}
 
     def does(x: Any, through: bool) -> dict[str, Any]:
@@ -198,20 +198,20 @@ def optimizer_case(name: str) -> Case:
     def inputs() -> Arrays:
         raw = philox_bits(KEY + 40, 4, 512)
         exponent = np.uint32(115) + raw % np.uint32(14)  # 2**-12 to 2**1
-        found = (raw & np.uint32(0x807FFFFF)) | (exponent << np.uint32(23))
-        return {"parameters": found[0].copy(), "gradients": found[1:].copy()}
+        codes = (raw & np.uint32(0x807FFFFF)) | (exponent << np.uint32(23))
+        return {"parameters": codes[0].copy(), "gradients": codes[1:].copy()}
 
     def compute(given: Arrays, device: str) -> Arrays:
         torch = torch_for(device)
-        found = {}
+        results = {}
         for way, options in WAYS.items():
             parameter = tensor(given["parameters"], "fp32", device).clone().requires_grad_(True)
             optimizer = getattr(torch.optim, name)([parameter], **OPTIMIZERS[name], **options)
             for gradient in tensor(given["gradients"], "fp32", device):
                 parameter.grad = gradient.clone()
                 optimizer.step()
-            found[way] = bits(parameter.detach())
-        return found
+            results[way] = bits(parameter.detach())
+        return results
 
     return Case(
         f"three steps of {name}", inputs, compute, unmodelled, dict.fromkeys(WAYS, "fp32"),

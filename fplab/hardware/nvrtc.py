@@ -75,7 +75,7 @@ class NVRTC:
         """
         wanted = [f"--gpu-architecture={arch}", *OPTIONS, *options]
         try:
-            found = os.stat(self.path)
+            status = os.stat(self.path)
         except OSError:  # the system found it by its name, which does not tell one release from the next
             return self._compiled(source, arch, name, wanted)
 
@@ -83,7 +83,7 @@ class NVRTC:
             made = self._compiled(source, arch, name, wanted)
             return json.dumps([made.ptx, made.log]).encode() + b"\n" + made.cubin
 
-        key = (self.version, found.st_size, found.st_mtime_ns, source, name, wanted)
+        key = (self.version, status.st_size, status.st_mtime_ns, source, name, wanted)
         texts, _, cubin = machine_code.kept("nvrtc", key, compiled).partition(b"\n")
         ptx, log = json.loads(texts)
         return Binary(arch, ptx, cubin, log)

@@ -25,8 +25,8 @@ class StandIn:
 
     def launch(self, kernel: Kernel, grid: int, block: int, arguments: Arguments) -> None:
         """Compute what the kernel computes, into the tensor that it writes to."""
-        matrix = {one.kernel.name: one for one in TABLE}
-        scalar = {one.kernel.name: one for one in SCALARS}
+        matrix = {instruction.kernel.name: instruction for instruction in TABLE}
+        scalar = {instruction.kernel.name: instruction for instruction in SCALARS}
         if kernel.name in matrix:
             _tiles(matrix[kernel.name], grid, *arguments)
         elif kernel.name in scalar:

@@ -100,7 +100,8 @@ def inspect(
     if not 1e-30 <= scale <= 1e30:
         raise LabError(f"scale={scale!r} is not possible; allowed: 1e-30 to 1e30.")
     rows = (
-        look_up(given, one, mode, overflow) if isinstance(one, Format) else _other(given, one, scale) for one in records
+        look_up(given, form, mode, overflow) if isinstance(form, Format) else _other(given, form, scale)
+        for form in records
     )
     return Inspection(given, mode, tuple(rows))
 
@@ -119,19 +120,19 @@ def _named(name: FormatLike) -> Format | Encoding:
         raise LabError(f"{error}{also}") from None
 
 
-def _other(given: Given, one: Encoding, scale: float) -> Row:
+def _other(given: Given, encoding: Encoding, scale: float) -> Row:
     from .encodings import look_up
 
-    return look_up(given, one, scale)
+    return look_up(given, encoding, scale)
 
 
 def _rounding(mode: str | Rounding) -> Rounding:
     names = [r.value for r in Rounding if not r.random]
     try:
-        found = rounding_of(mode)
+        record = rounding_of(mode)
     except LabError:
         raise unknown("rounding", mode, names) from None
-    if found.random:
+    if record.random:
         text = "a stochastic rounding has two answers: the neighbours that inspect shows"
         raise LabError(f"{text}. Allowed: {', '.join(names)}.")
-    return found
+    return record

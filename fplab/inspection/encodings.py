@@ -46,8 +46,8 @@ class FloatCodes:
 
     def neighbour(self, code: int, up: bool) -> int | None:
         """The next value of the format, infinities included; both zeros are one value."""
-        found = rows.neighbours(code, self.format)[int(up)]
-        return None if found is None else exact.round_to(found, self.format)[0]
+        value = rows.neighbours(code, self.format)[int(up)]
+        return None if value is None else exact.round_to(value, self.format)[0]
 
     def kind(self, code: int) -> Said:
         return str(rows.CLASSES[rows.classify(exact.decode(code, self.format), self.format)])
@@ -186,11 +186,11 @@ def as_float(x: Exact, name: str) -> float:
 @functools.cache
 def encodings() -> dict[str, Encoding]:
     """All encodings by name: the formats of the table, INT8 and INT4, dynamic tree, dynamic and NF4."""
-    found: list[Encoding] = [FloatCodes(form) for form in TABLE]
-    found += [IntegerCodes(name, f"{name}_full") for name in ("int8", "int4")] + [IntegerCodes("uint8", "uint8")]
-    found += [BookCodes("dynamic_tree", codebooks.dynamic_tree()), BookCodes("dynamic", codebooks.dynamic())]
-    found += [BookCodes("nf4", codebooks.nf4())]
-    return {one.name: one for one in found}
+    table: list[Encoding] = [FloatCodes(form) for form in TABLE]
+    table += [IntegerCodes(name, f"{name}_full") for name in ("int8", "int4")] + [IntegerCodes("uint8", "uint8")]
+    table += [BookCodes("dynamic_tree", codebooks.dynamic_tree()), BookCodes("dynamic", codebooks.dynamic())]
+    table += [BookCodes("nf4", codebooks.nf4())]
+    return {encoding.name: encoding for encoding in table}
 
 
 def get(name: str) -> Encoding:
@@ -199,15 +199,15 @@ def get(name: str) -> Encoding:
     return encodings()[name]
 
 
-def look_up(given: Given, one: Encoding, scale: float) -> Row:
+def look_up(given: Given, encoding: Encoding, scale: float) -> Row:
     """A value in integers or a codebook, rounded to nearest and clipped: its code, its error, its neighbours."""
     if given.value.kind != "finite":
-        nothing = say("{format} has neither NaN nor infinity", format=one.name)
-        return Row(one, given.value, None, None, None, None, None, None, None, 0, nothing, scale)
-    code = one.nearest(given.value, scale)
-    stored = one.value(code, scale)
+        nothing = say("{format} has neither NaN nor infinity", format=encoding.name)
+        return Row(encoding, given.value, None, None, None, None, None, None, None, 0, nothing, scale)
+    code = encoding.nearest(given.value, scale)
+    stored = encoding.value(code, scale)
     error = stored.value - given.value.value
     relative = None if given.value.is_zero else error / given.value.magnitude
-    ends = (one.neighbour(code, up) for up in (False, True))
-    below, above = (None if end is None else one.value(end, scale) for end in ends)
-    return Row(one, given.value, code, stored, error, relative, None, below, above, 0, scale=scale)
+    ends = (encoding.neighbour(code, up) for up in (False, True))
+    below, above = (None if end is None else encoding.value(end, scale) for end in ends)
+    return Row(encoding, given.value, code, stored, error, relative, None, below, above, 0, scale=scale)

@@ -51,9 +51,9 @@ def _row_text(row: Row, name_width: int) -> str:
     lines = [f"{name}  {row.strip}", f"{row.hex}  {row.kind}"]
     beside = "  ".join(lines)
     lines = [beside] if width_of(beside) <= WIDTH else [lines[0], indent + lines[1]]
-    found = facts(row)
-    labels = max(width_of(label) for label, _ in found) + 2
-    for label, text in found:
+    labelled = facts(row)
+    labels = max(width_of(label) for label, _ in labelled) + 2
+    for label, text in labelled:
         lines += _wrapped(text, indent + padded(label, labels), indent + " " * labels)
     return "\n".join(lines)
 

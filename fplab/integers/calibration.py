@@ -206,9 +206,9 @@ def all_divergences(bins: Array, start: int, levels: int) -> Array:
     """
     from ..kernels.calibration import divergences
 
-    found = np.empty(len(bins) + 1 - start)
-    divergences(bins, start, levels, found)
-    return found
+    result = np.empty(len(bins) + 1 - start)
+    divergences(bins, start, levels, result)
+    return result
 
 
 @dataclass(frozen=True)

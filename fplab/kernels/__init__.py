@@ -43,16 +43,16 @@ Kernel = Callable[..., Any]
 def sources(*names: str) -> list[Path]:
     """The files of kernel modules and of every kernel module that they import, directly or not, and this one."""
     here = Path(__file__).parent
-    found, waiting = {Path(__file__)}, [here / f"{name}.py" for name in names]
+    files, waiting = {Path(__file__)}, [here / f"{name}.py" for name in names]
     while waiting:
         path = waiting.pop()
-        if path in found or not path.exists():
+        if path in files or not path.exists():
             continue
-        found.add(path)
+        files.add(path)
         text = path.read_text(encoding="utf-8")
         for module, names in re.findall(r"^from \.(\w*) import ([^(\n]*)", text, re.MULTILINE):
             waiting += [here / f"{word}.py" for word in ([module] if module else names.split(", "))]
-    return sorted(found)
+    return sorted(files)
 
 
 @lru_cache
@@ -109,18 +109,18 @@ PAUSE = 3 * PATIENCE  # from one word to the next
 
 def _functions(kernel: Kernel) -> set[Kernel]:
     """A kernel's Python function, and those of all compiled functions that it calls, directly or not."""
-    found, waiting = set(), [kernel]
+    functions, waiting = set(), [kernel]
     while waiting:
         function = waiting.pop()
-        if function in found:
+        if function in functions:
             continue
-        found.add(function)
+        functions.add(function)
         names = function.__code__.co_names
         values = [cell.cell_contents for cell in function.__closure__ or ()]
         values += [function.__globals__.get(name) for name in names]
         values += [getattr(v, name, None) for v in values if isinstance(v, ModuleType) for name in names]
         waiting += [v.py_func for v in values if hasattr(v, "py_func")]
-    return found
+    return functions
 
 
 _ready: set[Kernel] = set()  # functions that were compiled or loaded

@@ -97,15 +97,15 @@ def scan(bits):
 
     Each sum multiplies every element by an odd number of its own, so that one changed bit always changes it.
     """
-    largest, one, two = np.uint32(0), np.uint32(0), np.uint32(0)
+    largest, first, two = np.uint32(0), np.uint32(0), np.uint32(0)
     for i in range(bits.size):
         b = bits[i]
         odd = np.uint32(np.uint32(np.uint32(i) << np.uint32(1)) | np.uint32(1))
         largest = max(largest, np.uint32(b & ABS))
-        one = np.uint32(one + np.uint32(b * np.uint32(odd * np.uint32(0x9E3779B1))))
+        first = np.uint32(first + np.uint32(b * np.uint32(odd * np.uint32(0x9E3779B1))))
         two = np.uint32(two + np.uint32(np.uint32(b ^ np.uint32(b >> np.uint32(15))) * np.uint32(
             np.uint32(odd * odd) ^ np.uint32(0x85EBCA6A))))  # fmt: skip
-    return largest, one, two
+    return largest, first, two
 
 
 @jit

@@ -67,11 +67,11 @@ def _tree(n, flushes):
     if n == 1:
 
         @inlined
-        def one(a, i, b, j, k):
+        def product(a, i, b, j, k):
             p = fma(a[_at(i), _at(k)], b[_at(k), _at(j)], np.float32(0))
             return _flushed(p) if flushes else p
 
-        return one
+        return product
     half, h = _tree(n // 2, flushes), n // 2
 
     @inlined

@@ -314,7 +314,7 @@ def _quantize(rounder, bits):
         x, codes, scales, fours, k, high, block, r0, r1, c0, c1, grid, rule, scale, known, up, down, start, key0, key1
     ):  # fmt: skip
         across, width = -(-k // block), min(max(block, TILE // high // block * block), c1 - c0)
-        factors, found = np.empty(width, np.float32), np.empty(width, np.uint8)
+        factors, selected = np.empty(width, np.float32), np.empty(width, np.uint8)
         most, factor = np.empty(-(-width // block), np.uint32), np.empty(-(-width // block), np.float32)
         words = np.empty(width if bits == 32 else width // 4 + 2 if bits else 0, np.uint32)
         for top in range(r0, r1, high):
@@ -340,7 +340,7 @@ def _quantize(rounder, bits):
                     factors[j * block : (j + 1) * block] = factor[j]
                 for row in range(top, bottom):
                     at = row * k + left
-                    index, source, target = np.uint32(start + at), x[at : at + count], found[:count]
+                    index, source, target = np.uint32(start + at), x[at : at + count], selected[:count]
                     if bits == 8:
                         for i in range(count // 4 + 2):
                             words[i] = random_word(np.uint32((index >> np.uint32(2)) + np.uint32(i)), key0, key1)
@@ -382,10 +382,10 @@ def butterflies(x, out, signs, factor):
         while step < size:
             for low in range(0, size, 2 * step):
                 for i in range(low, low + step):
-                    one, other = part[i], part[i + step]
+                    first, other = part[i], part[i + step]
                     for j in range(count):
-                        a, b = one[j], other[j]
-                        one[j], other[j] = a + b, a - b
+                        a, b = first[j], other[j]
+                        first[j], other[j] = a + b, a - b
             step *= 2
         for j in range(count):
             for i in range(size):

@@ -134,10 +134,10 @@ def _group_sum(n):
     if n == 1:
 
         @inlined
-        def one(a, i, b, j, k):
+        def product(a, i, b, j, k):
             return np.int16(a[np.uintp(i), np.uintp(k)] * b[np.uintp(k), np.uintp(j)])
 
-        return one
+        return product
     half, h = _group_sum(n // 2), n // 2
 
     @inlined

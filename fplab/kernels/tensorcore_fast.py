@@ -89,10 +89,10 @@ def _largest(n):
 
     @inlined
     def largest(ea, at, eb, bt):
-        found = eb.dtype.type(ea[_at(at)] + eb[_at(bt)])
+        top = eb.dtype.type(ea[_at(at)] + eb[_at(bt)])
         for m in range(1, n):
-            found = max(found, eb.dtype.type(ea[_at(at + m)] + eb[_at(bt + m * WIDTH)]))
-        return found
+            top = max(top, eb.dtype.type(ea[_at(at + m)] + eb[_at(bt + m * WIDTH)]))
+        return top
 
     return largest
 
@@ -102,10 +102,10 @@ def _tame_sum(n):
 
     @inlined
     def total(a, at, b, bt, scale):
-        found = np.int32(0)
+        sum_of_products = np.int32(0)
         for m in range(n):
-            found += np.int32(np.float32(np.float32(a[_at(at + m)] * b[_at(bt + m * WIDTH)]) * scale))
-        return np.int32(found)
+            sum_of_products += np.int32(np.float32(np.float32(a[_at(at + m)] * b[_at(bt + m * WIDTH)]) * scale))
+        return np.int32(sum_of_products)
 
     return total
 
@@ -126,12 +126,12 @@ def _wide_sum(n):
 
     @inlined
     def total(a, ea, at, b, eb, bt, base):
-        found = np.int32(0)
+        sum_of_products = np.int32(0)
         for m in range(n):
             k, j = _at(at + m), _at(bt + m * WIDTH)
             e = max(np.int32(base + np.int32(ea[k]) + np.int32(eb[j])), np.int32(-126))
-            found += np.int32(np.float32(np.float32(a[k] * b[j]) * _power(e)))
-        return np.int32(found)
+            sum_of_products += np.int32(np.float32(np.float32(a[k] * b[j]) * _power(e)))
+        return np.int32(sum_of_products)
 
     return total
 
@@ -203,9 +203,9 @@ def _mark(values, at, count, marks):
         v = values[_at(at + i)]
         bits = _bits(v)
         magnitude = np.uint32(bits & ABS)
-        one = np.float32(1) if magnitude != np.uint32(0) else np.float32(0)
-        one = _float(np.uint32(_bits(one) | np.uint32(bits & ~ABS)))
-        marks[i] = one if magnitude < INFINITY else v
+        mark = np.float32(1) if magnitude != np.uint32(0) else np.float32(0)
+        mark = _float(np.uint32(_bits(mark) | np.uint32(bits & ~ABS)))
+        marks[i] = mark if magnitude < INFINITY else v
 
 
 @inlined
@@ -272,11 +272,11 @@ def _kernel(length, finish, scaled):
     @inlined
     def lost(acc, ct):
         """Whether an accumulator is too small to pass a block of products that are all zero."""
-        found = False
+        flushes = False
         for j in range(WIDTH):
             c = np.int32(acc[_at(ct + j)] & ABS)
-            found |= (c < np.int32((LEAST + 127) << 23)) & (c != np.int32(0))
-        return found
+            flushes |= (c < np.int32((LEAST + 127) << 23)) & (c != np.int32(0))
+        return flushes
 
     @inlined
     def to_half(a, at, b, bt, acc, ct, top, part, part2, part_c, emaxes, r):
@@ -448,10 +448,10 @@ SCALED = {n: _kernel(n, _truncate, True) for n in (4, 8, 16, 32)}  # FP32, block
 
 @inlined
 def _largest_of(x, start, size):
-    found = x[start]
+    most = x[start]
     for i in range(size):
-        found = max(found, x[_at(start + i)])
-    return found
+        most = max(most, x[_at(start + i)])
+    return most
 
 
 @jit
@@ -494,11 +494,11 @@ def _batch(kernel, skips):
         out, columns, row_step, column_step, first, last, below, r
     ):  # fmt: skip
         panels, size, none = -(-columns // WIDTH), rows * columns, np.zeros(0, np.int32)
-        for one in range(first, last):
-            pack_rows(x, x_at[one], x_row, x_k, rows, k, blocks, length, zero, r.emin_a, x_cut, 0, rows, a, ea, ka)
-            pack_panels(y, y_at[one], y_k, y_column, k, columns, blocks, length, zero, r.emin_b, y_cut, 0, panels,
+        for at in range(first, last):
+            pack_rows(x, x_at[at], x_row, x_k, rows, k, blocks, length, zero, r.emin_a, x_cut, 0, rows, a, ea, ka)
+            pack_panels(y, y_at[at], y_k, y_column, k, columns, blocks, length, zero, r.emin_b, y_cut, 0, panels,
                         b, eb, kb)  # fmt: skip
-            result = out[one * size : (one + 1) * size]
+            result = out[at * size : (at + 1) * size]
             clean = skips and _largest_of(ka, 0, rows * blocks.size) == TAME
             within = ALL
             if below != ALL and clean and _largest_of(kb, 0, panels * blocks.size) == TAME:

@@ -86,8 +86,8 @@ def _packed_of(lanes: int) -> Any:
             exponent = builder.trunc(exponent, narrow) if narrow != ints else exponent
             size = exponents.type.pointee.width // 8
             builder.store(exponent, place(builder, exponents, args[7], 0, narrow), align=size)
-            found = builder.select(any_of(builder, wide), INT(WIDE), INT(TAME))
-            return builder.select(any_of(builder, special), INT(SPECIAL), found)
+            kind = builder.select(any_of(builder, wide), INT(WIDE), INT(TAME))
+            return builder.select(any_of(builder, special), INT(SPECIAL), kind)
 
         return types.int32(line, start, types.int64, types.int64, types.int64, values, exponents, at), generate
 

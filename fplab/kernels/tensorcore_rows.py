@@ -67,20 +67,20 @@ def highest_of(length: int) -> Any:
             ours, theirs, to = (
                 context.make_array(signature.args[n])(context, builder, args[n]).data for n in (0, 2, 5)
             )
-            one = ours.type.pointee
-            sums, narrow = ir.VectorType(one, WIDTH), ir.VectorType(ir.IntType(8), WIDTH)
-            found = []
+            lane = ours.type.pointee
+            sums, narrow = ir.VectorType(lane, WIDTH), ir.VectorType(ir.IntType(8), WIDTH)
+            lanes = []
             for m in range(length):
                 e = builder.load(builder.gep(ours, [builder.add(args[1], args[1].type(m))]))
-                column = builder.load(place(builder, theirs, args[3], m * WIDTH, sums), align=one.width // 8)
-                found.append(builder.add(splat(builder, e, WIDTH), column))
-            while len(found) > 1:
-                found = [_larger(builder, *pair) for pair in zip(found[::2], found[1::2], strict=True)]
-            least = splat(builder, builder.trunc(args[4], one), WIDTH)
-            zero = builder.icmp_signed("<", found[0], least)
-            biased = builder.add(found[0], ir.Constant(sums, [127] * WIDTH))
+                column = builder.load(place(builder, theirs, args[3], m * WIDTH, sums), align=lane.width // 8)
+                lanes.append(builder.add(splat(builder, e, WIDTH), column))
+            while len(lanes) > 1:
+                lanes = [_larger(builder, *pair) for pair in zip(lanes[::2], lanes[1::2], strict=True)]
+            least = splat(builder, builder.trunc(args[4], lane), WIDTH)
+            zero = builder.icmp_signed("<", lanes[0], least)
+            biased = builder.add(lanes[0], ir.Constant(sums, [127] * WIDTH))
             biased = builder.select(zero, ir.Constant(sums, [ABSENT] * WIDTH), biased)
-            if one.width > 8:
+            if lane.width > 8:
                 biased = builder.trunc(biased, narrow)
             builder.store(biased, place(builder, to, args[6], 0, narrow), align=1)
             return any_of(builder, zero)

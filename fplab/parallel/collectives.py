@@ -271,11 +271,11 @@ def all_reduce(ranks: int, algorithm: str = "ring") -> Collective:
     one_of("algorithm", algorithm, ALGORITHMS)
     ranks = _ranks(ranks)
     if algorithm == "ring":
-        one, two = reduce_scatter(ranks), all_gather(ranks)
-        return Collective("all-reduce (ring)", ranks, ranks, one.steps + two.steps, one.owners)
+        first, two = reduce_scatter(ranks), all_gather(ranks)
+        return Collective("all-reduce (ring)", ranks, ranks, first.steps + two.steps, first.owners)
     if algorithm == "tree":
-        one, two = reduce(ranks), broadcast(ranks)
-        return Collective("all-reduce (tree)", ranks, 1, one.steps + two.steps, one.owners)
+        first, two = reduce(ranks), broadcast(ranks)
+        return Collective("all-reduce (tree)", ranks, 1, first.steps + two.steps, first.owners)
     steps = _doubling(ranks) if algorithm == "doubling" else _direct(ranks)
     chunks = 1 if algorithm == "doubling" else ranks
     core = range(1 << (ranks.bit_length() - 1))

@@ -86,11 +86,11 @@ def split_products(setting: Setting, bias_after: bool = False) -> tuple[Array, A
 def _divided(model: nn.Module, x: Tensor, ranks: int, bias_after: bool) -> Tensor:
     """A forward pass in which every pair of layers is ``ranks`` pairs of blocks."""
     for column, row in zip(COLUMN, ROW, strict=True):
-        one, two = model.get_submodule(column), model.get_submodule(row)
-        assert isinstance(one, nn.Linear)
+        first, two = model.get_submodule(column), model.get_submodule(row)
+        assert isinstance(first, nn.Linear)
         assert isinstance(two, nn.Linear)
         weights = [w.contiguous() for w in two.weight.chunk(ranks, 1)]
-        blocks = zip(_Copies.apply(x, ranks), one.weight.chunk(ranks), one.bias.chunk(ranks), weights, strict=True)
+        blocks = zip(_Copies.apply(x, ranks), first.weight.chunk(ranks), first.bias.chunk(ranks), weights, strict=True)
         inner = [(relu(linear(y, w, b)), v) for y, w, b, v in blocks]
         if bias_after:
             x = _Sum.apply(*(linear(y, v) for y, v in inner)) + two.bias

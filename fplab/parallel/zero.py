@@ -43,7 +43,7 @@ class Trace:
 
     def did(self, act: str, unit: Unit) -> None:
         if self.during and self.optimizer is not None:
-            elements = [one.held(self.optimizer) for one in self.units]
+            elements = [unit.held(self.optimizer) for unit in self.units]
             self.rows.append((self.during, act, self.units.index(unit), elements))
 
 
@@ -119,9 +119,9 @@ class Unit:
         passing = {kind: buffer for kind, ref in self.passing.items() if (buffer := ref()) is not None}
         flat = self.piece if self.whole is None else self.whole
         parameters = max(flat.numel(), passing["parameters"].numel() if "parameters" in passing else 0)
-        gradients = [one.numel() for one in (flat.grad, self.piece.grad, passing.get("gradients"), passing.get("piece"))
-                     if one is not None]  # fmt: skip
-        states = [one.numel() for one in optimizer.state[self.piece].values() if isinstance(one, Tensor) and one.ndim]
+        gradients = [t.numel() for t in (flat.grad, self.piece.grad, passing.get("gradients"), passing.get("piece"))
+                     if t is not None]  # fmt: skip
+        states = [t.numel() for t in optimizer.state[self.piece].values() if isinstance(t, Tensor) and t.ndim]
         return [parameters, max(gradients, default=0), sum(states)]
 
 

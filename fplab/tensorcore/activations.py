@@ -24,12 +24,12 @@ def activated(x: Array, activation: str, model: Model) -> Array:
     wide = x.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         if activation == "relu":
-            found = np.where(wide <= 0, 0.0, wide)
+            y = np.where(wide <= 0, 0.0, wide)
         elif activation == "gelu":
-            found = wide * np.asarray(_ERFC(wide * -math.sqrt(0.5)), np.float64) / 2
+            y = wide * np.asarray(_ERFC(wide * -math.sqrt(0.5)), np.float64) / 2
         else:
-            found = wide / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)))
-    found[np.isneginf(wide)] = 0.0  # where GELU's formulas have infinity times zero
-    result = np.asarray(quantize(found, model.format_d), x.dtype)
+            y = wide / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)))
+    y[np.isneginf(wide)] = 0.0  # where GELU's formulas have infinity times zero
+    result = np.asarray(quantize(y, model.format_d), x.dtype)
     result[np.isnan(x)] = x[np.isnan(x)]
     return result

@@ -105,7 +105,7 @@ class Box:
         if form == "vectors":
             rows = zip(a, b, c, strict=True)
             return np.array([float(self._result((x, y, float(z))[:arguments], ())) for x, y, z in rows])
-        found = np.empty(len(a))
+        answers = np.empty(len(a))
         places = np.flatnonzero(np.diagonal(self.places))
         for start in range(0, len(a), len(places)):
             some = slice(start, start + len(places))
@@ -113,8 +113,8 @@ class Box:
             at = places[: len(a[some])]
             x[at], y[at], z[at] = a[some], b[some], c[some]
             operands = (x, np.ascontiguousarray(y.T), np.repeat(z[:, None], TILE, axis=1))[:arguments]
-            found[some] = np.diagonal(self._result(operands, (TILE, TILE)))[at]
-        return found
+            answers[some] = np.diagonal(self._result(operands, (TILE, TILE)))[at]
+        return answers
 
     def _result(self, operands: tuple[Any, ...], shape: tuple[int, ...]) -> Array:
         self.calls += 1
@@ -125,10 +125,10 @@ class Box:
             result = result.detach().double().cpu()
         if result is None:
             raise LabError("f returned None; it must return its result.")
-        found = np.asarray(result).astype(np.float64)
-        if found.shape != shape:
-            raise LabError(f"f returned shape {found.shape}; it must return {shape}.")
-        return found
+        values = np.asarray(result).astype(np.float64)
+        if values.shape != shape:
+            raise LabError(f"f returned shape {values.shape}; it must return {shape}.")
+        return values
 
 
 def _arguments(f: BlackBox) -> list[int]:
@@ -137,14 +137,14 @@ def _arguments(f: BlackBox) -> list[int]:
         signature = inspect.signature(f)
     except (TypeError, ValueError):  # of C functions
         return [3, 2]
-    found = []
+    arrays = []
     for count in (3, 2):
         try:
             signature.bind(*[None] * count)
         except TypeError:
             continue
-        found.append(count)
-    return found or [3, 2]
+        arrays.append(count)
+    return arrays or [3, 2]
 
 
 def shown(a: Array, b: Array, c: float) -> str:

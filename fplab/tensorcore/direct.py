@@ -94,9 +94,9 @@ def convolution(
     taps = (part[: w.size].reshape(rows, taken) for part in (by.values, by.exponents))
     work = partial(kernels.places, packed.values, packed.exponents, bases, *taps, offsets, panels, model.length, sums)
     engine.share(lambda p, q: work(p, q, rule), len(sums), sums.size * taken)
-    found = sums.view(np.float32)
+    values = sums.view(np.float32)
     shape, moves = (n, rows, *places), (rows * sums.shape[1], sums.shape[1], *strides)
-    return np.lib.stride_tricks.as_strided(found, shape, [4 * move for move in moves])
+    return np.lib.stride_tricks.as_strided(values, shape, [4 * move for move in moves])
 
 
 def gradient_of_weights(

@@ -58,11 +58,11 @@ def family(key: tuple[Any, ...], output: str) -> tuple[Model, ...]:
     known = [m for m in models.TABLE if models.key(m) == key]
     if known and all(m.output != "fp32" for m in known):
         output = known[0].output
-    found: dict[tuple[Any, ...], Model] = {}
+    by_key: dict[tuple[Any, ...], Model] = {}
     for m in (m for m in known if m.output == output):
         for other in (m, *units.of(m).variants(m)):
-            found.setdefault(tuple(getattr(other, name) for name in SEEN), other)
-    return tuple(dataclasses.replace(m, gpu="inferred", instruction="mma", status=Status.OPEN) for m in found.values())
+            by_key.setdefault(tuple(getattr(other, name) for name in SEEN), other)
+    return tuple(dataclasses.replace(m, gpu="inferred", instruction="mma", status=Status.OPEN) for m in by_key.values())
 
 
 def agrees(model: Model, rows: Rows, wanted: Any) -> bool:

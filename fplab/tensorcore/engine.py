@@ -43,8 +43,8 @@ def scratch(name: str, size: int, dtype: Any) -> Array:
         if need <= MOST_SCRATCH:
             _scratch.kept[name] = kept
         _scratch.given.clear()  # some may be of what this takes the place of
-    found: Array = kept[:need].view(dtype)
-    return found
+    view: Array = kept[:need].view(dtype)
+    return view
 
 
 def scratches(name: str, *parts: tuple[int, Any]) -> tuple[Array, ...]:
@@ -52,10 +52,10 @@ def scratches(name: str, *parts: tuple[int, Any]) -> tuple[Array, ...]:
     given = _scratch.given
     if (again := given.get((name, parts))) is not None:
         return again
-    found = tuple(scratch(f"{name} {n}", *part) for n, part in enumerate(parts))
-    if max(x.nbytes for x in found) <= MOST_SCRATCH and len(given) < MOST_GIVEN:
-        given[name, parts] = found
-    return found
+    arrays = tuple(scratch(f"{name} {n}", *part) for n, part in enumerate(parts))
+    if max(x.nbytes for x in arrays) <= MOST_SCRATCH and len(given) < MOST_GIVEN:
+        given[name, parts] = arrays
+    return arrays
 
 
 def share(work: Any, rows: int, macs: int, unit: int = 1) -> None:
@@ -79,15 +79,15 @@ def each(work: Sequence[Callable[[], Any]], macs: int) -> list[Any]:
     """What pieces of work, of so many products each, give: of no more threads than pieces each takes one whole, since
     what is divided less often waits less."""
     if num_threads() > len(work):
-        return [one() for one in work]
-    found: dict[int, Any] = {}
+        return [task() for task in work]
+    results: dict[int, Any] = {}
 
     def some(first: int, last: int) -> None:
         for n in range(first, last):
-            found[n] = work[n]()
+            results[n] = work[n]()
 
     share(some, len(work), len(work) * macs)
-    return [found[n] for n in range(len(work))]
+    return [results[n] for n in range(len(work))]
 
 
 def whole(x: Array, model: Model) -> Array:

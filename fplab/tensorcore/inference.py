@@ -137,9 +137,9 @@ class Inference:
             lines.append(joined([MEANING[name], verbatim(": "), verbatim(_value(self.scheme, name))]))
             lines += [say("  {question}; with {values} it would differ", question=str(e),
                           values=_several(e.refuted)) for e in proofs[:2]]  # fmt: skip
-        for one in self.open:
+        for left in self.open:
             lines.append(say("Open: {field}; {values} would give the same for everything asked.",
-                             field=MEANING.get(one.field, one.field), values=_several(one.values)))  # fmt: skip
+                             field=MEANING.get(left.field, left.field), values=_several(left.values)))  # fmt: skip
         return joined(lines, verbatim("\n"))
 
     def __str__(self) -> str:
@@ -350,8 +350,8 @@ class Search:
         y, _ = self._factors(self.b, e - first)
         x *= rng.choice([-1, 1], (count, m)) * (rng.random((count, m)) < rng.choice([0.15, 0.3, 0.6, 1.0], (count, 1)))
         rows = np.flatnonzero(kind[:, 0] < 2)
-        one, other = pair[rows].T
-        x[rows, other], y[rows, other] = -x[rows, one], y[rows, one]
+        source, target = pair[rows].T
+        x[rows, target], y[rows, target] = -x[rows, source], y[rows, source]
         x, y = (np.asarray(quantize(v, f), np.float64) for v, f in ((x, self.a), (y, self.b)))
         a, b = np.zeros((2, count, self.k))
         columns = np.array([i for i in self.live if i < self.k])
@@ -407,13 +407,13 @@ class Search:
         """How far the rows are from the answers with each of some values of a field."""
         changed = {value: self.changed(scheme, name, value) for value in values}
         numbers = [value for value in values if value is not None and name in ("alignment_bits", "kept_bits")]
-        found = {other: _distance(other.compute(*self.data), self.answers).item()
+        scores = {other: _distance(other.compute(*self.data), self.answers).item()
                  for value, other in changed.items() if value not in numbers}  # fmt: skip
         if numbers:
             results = changed[numbers[0]].compute(*self.data, **{name: np.array(numbers)[:, None]})
             distances = _distance(results, self.answers).tolist()
-            found |= {changed[value]: far for value, far in zip(numbers, distances, strict=True)}
-        return found
+            scores |= {changed[value]: far for value, far in zip(numbers, distances, strict=True)}
+        return scores
 
     def changed(self, scheme: ParametricUnit, name: str, value: Any) -> ParametricUnit:
         """A scheme with another value of a field; a narrower accumulator keeps fewer bits."""
@@ -423,7 +423,7 @@ class Search:
     def starts(self) -> list[ParametricUnit]:
         """Schemes to begin with: for each order and range the best alignments and roundings."""
         ranges = [("fp16", 10), ("fp32", 23)] if self.d.name == "fp16" else [("fp32", 23)]
-        found = []
+        schemes = []
         scores: dict[ParametricUnit, float]
         for order, (accumulator, kept) in itertools.product(self.orders(), ranges):
             stores = ("rne", "rtz") if self.d.name not in ("fp32", accumulator) else ("rne",)
@@ -436,8 +436,8 @@ class Search:
                         store=store, **order,
                     )  # fmt: skip
                     scores |= self.scores(scheme, "alignment_bits", ALIGNMENTS)
-                found.append(min(scores, key=scores.__getitem__))
-        return found
+                schemes.append(min(scores, key=scores.__getitem__))
+        return schemes
 
     def domain(self, scheme: ParametricUnit) -> dict[str, Sequence[Any]]:
         """The values that the fields of a scheme may take, of those that mean anything in it."""
@@ -471,12 +471,12 @@ class Search:
         for start in starts:
             kind = start.order, start.length, start.reverse, start.accumulator, start.products, start.normalised
             groups.setdefault(kind, []).append(start)
-        found: dict[ParametricUnit, float] = {}
+        scored: dict[ParametricUnit, float] = {}
         for group in groups.values():
-            found |= self.searched(group, EXPANDED if not found or min(found.values()) else EXPANDED // 8)
-        if right := [scheme for scheme, score in found.items() if not score]:
+            scored |= self.searched(group, EXPANDED if not scored or min(scored.values()) else EXPANDED // 8)
+        if right := [scheme for scheme, score in scored.items() if not score]:
             return right
-        scheme = min(found, key=lambda s: found[s])
+        scheme = min(scored, key=lambda s: scored[s])
         at = int(np.flatnonzero(self.wrong(scheme))[0])
         a, b, c = (x[at] for x in self.data)
         raise UnknownArithmeticError(
@@ -487,19 +487,19 @@ class Search:
 
     def searched(self, starts: Sequence[ParametricUnit], most: int) -> dict[ParametricUnit, float]:
         """Best-first search over the values of one field at a time: what was tried, and how far off it is."""
-        found = {start: self.score(start) for start in starts}
-        waiting = [(score, n, start) for n, (start, score) in enumerate(found.items())]
+        scored = {start: self.score(start) for start in starts}
+        waiting = [(score, n, start) for n, (start, score) in enumerate(scored.items())]
         heapq.heapify(waiting)
         for _ in range(most):
-            if not waiting or not min(found.values()):
+            if not waiting or not min(scored.values()):
                 break
             scheme = heapq.heappop(waiting)[2]
             for base, name, values in self.moves(scheme):
                 for other, score in self.scores(base, name, values).items():
-                    if other not in found:
-                        found[other] = score
-                        heapq.heappush(waiting, (score, len(found), other))
-        return found
+                    if other not in scored:
+                        scored[other] = score
+                        heapq.heappush(waiting, (score, len(scored), other))
+        return scored
 
     def moves(self, scheme: ParametricUnit) -> Iterator[tuple[ParametricUnit, str, Sequence[Any]]]:
         """Fields to vary, of a scheme and of some that have another value of a field that goes along with it."""
@@ -516,19 +516,19 @@ class Search:
     def right_near(self, scheme: ParametricUnit) -> list[ParametricUnit]:
         """Schemes with another value of one field, or of some that stand in for one another, that are right, too."""
         domain = self.domain(scheme)
-        found: dict[ParametricUnit, float] = {}
+        scored: dict[ParametricUnit, float] = {}
         for name, values in domain.items():
-            found |= self.scores(scheme, name, [v for v in values if v != getattr(scheme, name)])
+            scored |= self.scores(scheme, name, [v for v in values if v != getattr(scheme, name)])
         uncut = [scheme.changed(alignment_bits=None, rounding=rounding) for rounding in domain["rounding"]]
-        found |= {other: self.score(other) for other in uncut}
+        scored |= {other: self.score(other) for other in uncut}
         for names in COUPLED:
             if scheme.alignment_bits is None or not set(names) <= {*domain, "normalised"}:
                 continue
             first, *rest = names
             for values in itertools.product(*(domain.get(name, FLAGS) for name in rest)):
                 other = scheme.changed(**dict(zip(rest, values, strict=True)))
-                found |= self.scores(other, first, domain[first])
-        return [other for other, score in found.items() if not score and other != scheme]
+                scored |= self.scores(other, first, domain[first])
+        return [other for other, score in scored.items() if not score and other != scheme]
 
     def alike_to(self, scheme: ParametricUnit) -> list[ParametricUnit]:
         """Schemes that explain every row asked, too: with another value of a field, and from there of one more."""
@@ -596,14 +596,14 @@ class Search:
         terms = (a != 0).sum(axis=1) + (c != 0)
         for name, values in self.domain(scheme).items():
             value = getattr(scheme, name)
-            found: dict[int, list[Any]] = {}
+            rows_by_field: dict[int, list[Any]] = {}
             listed = list(values)
             near = listed if len(listed) < 6 else listed[max(0, listed.index(value) - 1) : listed.index(value) + 2]
             for _, other, changed in self.near(scheme, [name]):
                 if other in near and (wrong := np.flatnonzero(self.wrong(changed))).size:
                     at = int(wrong[np.argmin(terms[wrong])])
-                    found.setdefault(at, []).append(other)
-            for at, refuted in found.items():
+                    rows_by_field.setdefault(at, []).append(other)
+            for at, refuted in rows_by_field.items():
                 yield Evidence(name, tuple(refuted), a[at], b[at], float(c[at]), float(self.answers[at]))
 
     def table(self) -> list[Model]:
@@ -615,8 +615,8 @@ class Search:
     def blocks(self, scheme: ParametricUnit | None) -> list[Model]:
         """Records of fused blocks that agree on everything asked: the table's, or one like them, as the scheme says."""
         known = [m for m in self.table() if m.kind in ("block", "widened")]
-        if not self.box.with_c or (found := [m for m in known if self.agrees(m)]):
-            return found if self.box.with_c else []
+        if not self.box.with_c or (agreeing := [m for m in known if self.agrees(m)]):
+            return agreeing if self.box.with_c else []
         if scheme is not None:
             return [m for m in self.as_block(scheme) if self.agrees(m)]
         others = [m.with_options(c_exponent="true") for m in known]  # a floor, too, is seen in no scheme
@@ -679,10 +679,10 @@ class Search:
         agrees = functools.cache(self.agrees)
         for name in [f.name for f in dataclasses.fields(ParametricUnit)]:
             others: dict[Any, ParametricUnit] = {}
-            for one in self.alike:
-                value = getattr(one, name)
-                if value != getattr(scheme, name) and value not in others and agrees(one):
-                    others[value] = one
+            for other in self.alike:
+                value = getattr(other, name)
+                if value != getattr(scheme, name) and value not in others and agrees(other):
+                    others[value] = other
             if others:
                 yield Undecided(name, tuple(others), tuple(others.values()))
 
@@ -712,8 +712,8 @@ def _live(tree: SumTree, k: int) -> list[int]:
     steps = [[i for i in node if i < k] for node in tree.nodes]
     steps = [step for step in steps if step]
     widest = max(steps, key=len)
-    found = dict.fromkeys([*steps[0][:4], *widest[:4], *steps[1 % len(steps)][:2], *steps[-1][-1:]])
-    return [*sorted(found), *([k] if tree.size > k else [])]
+    chosen = dict.fromkeys([*steps[0][:4], *widest[:4], *steps[1 % len(steps)][:2], *steps[-1][-1:]])
+    return [*sorted(chosen), *([k] if tree.size > k else [])]
 
 
 def _halved(e: int, a: Any, b: Any) -> tuple[float, float]:
@@ -760,7 +760,9 @@ def of_table(f: BlackBox, inputs: models.Inputs, output: str, k: int, search: Se
         if others:
             opened.append(Undecided(name, tuple(dict.fromkeys(getattr(m, name) for m in others)), others))
     opened += _open_options(model, ["floor", *(n for n in models.OPTIONS if n not in elimination.SEEN)], agrees)
-    one = (*elimination.SEEN, "a", "b", "output", "scale")
-    equals = tuple(m.name for m in models.TABLE if any(all(getattr(m, n) == getattr(x, n) for n in one) for x in left))
+    fields = (*elimination.SEEN, "a", "b", "output", "scale")
+    equals = tuple(
+        m.name for m in models.TABLE if any(all(getattr(m, n) == getattr(x, n) for n in fields) for x in left)
+    )
     calls, rows = (search.box.calls, search.box.rows) if search else (len(asked), sum(len(d) for _, d in asked))
     return Inference(model, None, equals, (), tuple(opened), calls, rows)

@@ -34,42 +34,42 @@ def allowed(model: Any) -> dict[str, Sequence[Any]]:
     Of an algorithm that is not named here, a user's own, only what no algorithm could obey is refused.
     """
     whole = 0 if model.output == "int32" else formats.get(model.output).fraction_bits
-    found: dict[str, Sequence[Any]] = {
+    ranges: dict[str, Sequence[Any]] = {
         "output": ("fp32",), "a": FLOATS, "b": FLOATS, "length": (1,), "alignment_bits": (0,), "kept_bits": (whole,),
         "rounding": ("rne",), "floor": (None,), "scale": (None,), "subnormals": ("kept",),
         "k": range(model.length, (1 << 16) + 1, max(1, model.length)),
         **{name: values[:1] for name, values in OPTIONS.items()},
     }  # fmt: skip
     if model.kind in ("block", "widened", "grouped"):
-        found |= {name: OPTIONS[name] for name in ("floor_rule", "c_exponent", "zero_from_below", "overflow")}
-        found |= {"rounding": ("rtz", "rne"), "floor": (None, *range(-400, 101)), "alignment_bits": range(1, 55)}
+        ranges |= {name: OPTIONS[name] for name in ("floor_rule", "c_exponent", "zero_from_below", "overflow")}
+        ranges |= {"rounding": ("rtz", "rne"), "floor": (None, *range(-400, 101)), "alignment_bits": range(1, 55)}
     match model.kind:
         case "block":
-            found |= {"output": ("fp32", "fp16"), "length": range(1, 65), "kept_bits": range(1, whole + 1),
+            ranges |= {"output": ("fp32", "fp16"), "length": range(1, 65), "kept_bits": range(1, whole + 1),
                       "scale": (None, ("e8m0", model.length)), "negative_zeros": OPTIONS["negative_zeros"]}  # fmt: skip
-            found |= {"k": (model.length,)} if model.scale else {}
+            ranges |= {"k": (model.length,)} if model.scale else {}
         case "widened":
-            found |= {"output": ("fp32", "fp16"), "a": IN_FP16, "b": IN_FP16, "length": range(2, 65, 2),
+            ranges |= {"output": ("fp32", "fp16"), "a": IN_FP16, "b": IN_FP16, "length": range(2, 65, 2),
                       "k": (2 * model.length,), "negative_zeros": OPTIONS["negative_zeros"]}  # fmt: skip
-            found |= {"rounding": ("rne",)} if model.output == "fp16" else {}
+            ranges |= {"rounding": ("rne",)} if model.output == "fp16" else {}
         case "grouped":
             sizes = [n for n in (16, 32, 64) if model.length % n == 0]
-            found |= {"a": ("e2m1",), "b": ("e2m1",), "length": (16, 32, 48, 64), "kept_bits": range(1, whole + 1),
+            ranges |= {"a": ("e2m1",), "b": ("e2m1",), "length": (16, 32, 48, 64), "kept_bits": range(1, whole + 1),
                       "alignment_bits": range(1, 41), "zero_group": OPTIONS["zero_group"],
                       "scale": [(fmt, n) for fmt in ("e8m0", "e4m3") for n in sizes]}  # fmt: skip
         case "pairwise":
-            found |= {"length": (2, 4), "subnormals": ("kept", "flushed")}
-            found |= {"flushed_zero": OPTIONS["flushed_zero"]} if model.subnormals == "flushed" else {}
+            ranges |= {"length": (2, 4), "subnormals": ("kept", "flushed")}
+            ranges |= {"flushed_zero": OPTIONS["flushed_zero"]} if model.subnormals == "flushed" else {}
         case "two_step" | "two_step_fp8":
-            found |= {"length": (4, 8) if model.kind == "two_step" else (16,), "alignment_bits": range(1, 27)}
+            ranges |= {"length": (4, 8) if model.kind == "two_step" else (16,), "alignment_bits": range(1, 27)}
         case "fma":
-            found |= {"output": ("fp32", "fp64"), "a": (model.output,), "b": (model.output,)}
+            ranges |= {"output": ("fp32", "fp64"), "a": (model.output,), "b": (model.output,)}
         case "integer":
-            found |= {"output": ("int32",), "a": ("int8",), "b": ("int8",), "rounding": ("rtz",),
+            ranges |= {"output": ("int32",), "a": ("int8",), "b": ("int8",), "rounding": ("rtz",),
                       "saturate": OPTIONS["saturate"]}  # fmt: skip
         case _:
             return {"rounding": ("rtz", "rne"), "subnormals": ("kept", "flushed"), **OPTIONS}
-    return found
+    return ranges
 
 
 def check(model: Any) -> None:

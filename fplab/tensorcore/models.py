@@ -156,16 +156,16 @@ def _of_row(row: GPU) -> tuple[Model, ...]:
     try:
         if not row.cells:
             raise LabError("it names no cells, and none are assumed.")
-        found = tuple(model for cell in row.cells for model in _of_cell(row, cell))
-        names = [model.name for model in found]
+        cells = tuple(model for cell in row.cells for model in _of_cell(row, cell))
+        names = [model.name for model in cells]
         if doubled := [name for name in names if names.count(name) > 1]:
             raise LabError(f"two cells are {doubled[0]}.")
-        said = {text for model in found for text in _recorded(model)}
+        said = {text for model in cells for text in _recorded(model)}
         if missing := [text for text in row.recorded if text not in said]:
             raise LabError(f"recorded={missing[0]!r} is no instruction of its cells.")
     except LabError as error:
         raise LabError(f"fplab/tensorcore/gpus.py, row {row.name}: {error}") from None
-    return found
+    return cells
 
 
 def _of_cell(row: GPU, cell: Cell) -> Iterator[Model]:
@@ -203,8 +203,8 @@ def gpu_name(gpu: str) -> str:
     """
     if not isinstance(gpu, str):
         raise unknown("GPU", gpu, [row.label for row in ROWS])
-    if (found := _row_named(gpu)) is not None:
-        return found
+    if (record := _row_named(gpu)) is not None:
+        return record
     wanted = _plain(gpu)
     for name, architecture in REFUSED.items():
         if name.lower() == wanted:
@@ -260,11 +260,11 @@ def input_key(inputs: Inputs) -> _Key:
     pair = [formats.spelt(name) for name in names[:3]]
     if len(pair) not in (1, 2) or not all(isinstance(name, str) for name in pair):
         raise LabError(f"inputs={inputs!r} is neither a name nor a pair of names. Allowed: {', '.join(INPUTS)}.")
-    found = [_one_input(name) for name in pair]
-    (a, *scaled), (b, *other) = found[0], found[-1]
+    formats_of_pair = [_one_input(name) for name in pair]
+    (a, *scaled), (b, *other) = formats_of_pair[0], formats_of_pair[-1]
     if scaled != other:
         raise LabError(f"inputs={inputs!r} mix block scales of different kinds; A and B must share theirs.")
-    return a, b, found[0][1], found[0][2]
+    return a, b, formats_of_pair[0][1], formats_of_pair[0][2]
 
 
 def _one_input(name: str) -> tuple[str, Scale | None, str]:
@@ -362,17 +362,17 @@ def get(
     if not with_output:
         outputs = ", ".join(dict.fromkeys(m.output for m in with_inputs))
         raise LabError(f"{said(gpu)} has no {_shown(inputs)} with output={output!r}. Allowed: {outputs}.")
-    found = [m for m in with_output if family in (None, m.instruction)]
-    if not found:
+    matching = [m for m in with_output if family in (None, m.instruction)]
+    if not matching:
         families = ", ".join(dict.fromkeys(m.instruction for m in with_output))
         raise LabError(f"{said(gpu)} has no {family} that takes {_shown(inputs)} to {target}. Allowed: {families}.")
-    found = [m for m in found if m.instruction == found[0].instruction]
+    matching = [m for m in matching if m.instruction == matching[0].instruction]
     if k is None:
-        return found[0]
-    for model in found:
+        return matching[0]
+    for model in matching:
         if model.k == k:
             return model
-    exact = ", ".join(f"{m.instruction}.k{m.k}" for m in found)
+    exact = ", ".join(f"{m.instruction}.k{m.k}" for m in matching)
     raise LabError(f"instruction={instruction!r} does not exist here. Allowed: {exact}.")
 
 
@@ -382,17 +382,17 @@ def classes() -> tuple[tuple[Model, ...], ...]:
     They differ only in GPU, instruction and status, in how many products an instruction takes where it changes no
     block, and in which hardware is known to compute so.
     """
-    found: dict[tuple[Any, ...], list[Model]] = {}
+    by_key: dict[tuple[Any, ...], list[Model]] = {}
     silent = {"gpu", "instruction", "status", "k"}
     names = [f.name for f in dataclasses.fields(Model) if f.name not in silent]
     for m in TABLE:
-        found.setdefault(tuple(getattr(m, name) for name in names), []).append(m)
-    return tuple(map(tuple, found.values()))
+        by_key.setdefault(tuple(getattr(m, name) for name in names), []).append(m)
+    return tuple(map(tuple, by_key.values()))
 
 
 def _shown(inputs: Inputs) -> str:
-    found = formats.spelt(inputs)
-    return found if isinstance(found, str) else " * ".join(map(formats.spelt, found))
+    spelt = formats.spelt(inputs)
+    return spelt if isinstance(spelt, str) else " * ".join(map(formats.spelt, spelt))
 
 
 def _output(output: str | None) -> str:
@@ -401,7 +401,7 @@ def _output(output: str | None) -> str:
         return output
     if output is None:
         return "fp32"
-    found = formats.get(output).name
-    if found not in ("fp32", "fp16", "fp64"):
+    name = formats.get(output).name
+    if name not in ("fp32", "fp16", "fp64"):
         raise LabError(f"output={output!r} is no accumulator; allowed: fp32, fp16 (store={output!r} casts at the end).")
-    return found
+    return name

@@ -42,8 +42,8 @@ def factor(scale: float | None, width: int) -> np.float32:
 
 def tiles(keys: int, tile: int, order: str) -> list[slice]:
     """The keys of each tile, in the order in which they are taken."""
-    found = [slice(start, min(start + tile, keys)) for start in range(0, keys, tile)]
-    return found[::-1] if order == "descending" else found
+    slices = [slice(start, min(start + tile, keys)) for start in range(0, keys, tile)]
+    return slices[::-1] if order == "descending" else slices
 
 
 @quotes_call
@@ -65,8 +65,8 @@ def attention(
         raise unknown("order", order, ORDERS)
     tile, shift = integer("tile", tile, 1, 1 << 20), integer("shift", shift, 0, 64)
     operands = [(q, "q", first.a), (k, "k", first.b), (v, "v", second.b)]
-    x, y, z = (read(one, name, fmt, None, False) for one, name, fmt in operands)
-    if any(one.ndim != 2 for one in (x, y, z)) or x.shape[1] != y.shape[1] or len(y) != len(z) or not len(y):
+    x, y, z = (read(operand, name, fmt, None, False) for operand, name, fmt in operands)
+    if any(matrix.ndim != 2 for matrix in (x, y, z)) or x.shape[1] != y.shape[1] or len(y) != len(z) or not len(y):
         raise LabError(f"q, k and v have shapes {x.shape}, {y.shape} and {z.shape}; needed: (M, D), (N, D) and (N, E).")
     c = factor(scale, x.shape[1])
     largest, total = np.full(len(x), -np.inf, np.float32), np.zeros(len(x), np.float32)
@@ -124,4 +124,4 @@ def by_definition(
             result[column] = oracle.dot(list(map(float, kept)), values, onto, second).value
         largest = most
     over = fp32(1 / total).value
-    return [fp32(one * over) for one in result]
+    return [fp32(entry * over) for entry in result]

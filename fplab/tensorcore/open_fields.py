@@ -88,8 +88,8 @@ def _overflow(bench: Bench, undecided: list[str]) -> Any:
 def _zeros(bench: Bench) -> float:
     """(-0) + (-0) + ... + (-0)."""
     shape = (1, 64)  # whole instructions, to which a row would be filled up with +0
-    zero, one = np.full(shape, -0.0, np.float32), np.ones(shape, np.float32)
-    return float(np.asarray(bench.black_box(zero, one, np.full(1, -0.0, np.float32)))[0])
+    zero, ones = np.full(shape, -0.0, np.float32), np.ones(shape, np.float32)
+    return float(np.asarray(bench.black_box(zero, ones, np.full(1, -0.0, np.float32)))[0])
 
 
 def instruction_length(bench: Bench, length: int) -> int:

@@ -42,8 +42,8 @@ def _own(scales: Sequence[tuple[Exact, Exact]], start: int, model: Model) -> lis
     if model.scale is None:
         return []
     first, count = start // model.scale[1], max(1, model.length // model.scale[1])
-    found = list(scales[first : first + count])
-    return found + [(NOTHING, NOTHING)] * (count - len(found))
+    pairs = list(scales[first : first + count])
+    return pairs + [(NOTHING, NOTHING)] * (count - len(pairs))
 
 
 def dot(

@@ -177,7 +177,7 @@ def _program(
     """The additions that terms other than zero pass: where the sum is held, what is added, whether as a step, and the
     product that is a step of its own before, where a chain begins with two products and no c."""
     where: dict[int, int] = {i: i for i in live}
-    found: list[tuple[int, list[int], bool, int | None]] = []
+    program: list[tuple[int, list[int], bool, int | None]] = []
     idle: set[int] = set()  # sums that a step without products has cut already
     for node, children in enumerate(tree.nodes, tree.size):
         parts = [where[i] for i in children if i in where]
@@ -189,10 +189,10 @@ def _program(
             where[node] = parts[0]
         elif parts:
             where[node] = node
-            found.append((node, parts, step, first))
+            program.append((node, parts, step, first))
             if len(parts) == 1:
                 idle.add(node)
-    return found
+    return program
 
 
 @functools.cache
@@ -252,11 +252,11 @@ def _tree(order: str, k: int, length: int, parts: int, reverse: bool, c: str) ->
         pieces = [list(piece) for piece in np.array_split(np.arange(-(-k // length)), parts)]
         steps = cut(terms, length)
         chains = [[steps[i] for i in piece] for piece in pieces if piece]
-        tree = _joined(_chain(start, chains[0]), [_chain(None, one) for one in chains[1:]])
+        tree = _joined(_chain(start, chains[0]), [_chain(None, terms) for terms in chains[1:]])
     elif order == "interleaved":
         steps = cut(terms, length)
         dealt = [steps[n::parts] for n in range(min(parts, len(steps)))]
-        tree = _joined(_chain(start, dealt[0]), [_chain(None, one) for one in dealt[1:]])
+        tree = _joined(_chain(start, dealt[0]), [_chain(None, terms) for terms in dealt[1:]])
     elif order == "promoted":
         tree = _joined(start, [_chain(None, cut(piece, length)) for piece in cut(terms, parts)])
     elif order == "groups":
@@ -284,7 +284,7 @@ def _joined(start: Any, parts: Sequence[Any]) -> Any:
 
 def _balanced(parts: Sequence[Any]) -> Any:
     """Sums added two by two, again and again."""
-    found = list(parts)
-    while len(found) > 1:
-        found = [tuple(found[i : i + 2]) if i + 1 < len(found) else found[i] for i in range(0, len(found), 2)]
-    return found[0]
+    nodes = list(parts)
+    while len(nodes) > 1:
+        nodes = [tuple(nodes[i : i + 2]) if i + 1 < len(nodes) else nodes[i] for i in range(0, len(nodes), 2)]
+    return nodes[0]

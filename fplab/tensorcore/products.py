@@ -149,9 +149,9 @@ def multiply(
             "operation of its own, or part of torch._addmm_activation."
         )
     if plan is ONE_CHAIN and scales is None and c is None and x.ndim == y.ndim == 2 and x.shape[1] == y.shape[0]:
-        found = units.named(model.kind).alone(model, x, y)
-        if found is not None:
-            return found
+        result = units.named(model.kind).alone(model, x, y)
+        if result is not None:
+            return result
     if scales is None or model.scale is None:
         given, other = scales or (None, None)
         sa, sb = _matrix_scales(given, other, x, y, model)
@@ -228,13 +228,13 @@ def _fill(
 
     def work(start: int, stop: int) -> None:
         for index in indices[start:stop]:
-            one, two = _batch(x, index, lead), _batch(y, index, lead)
+            left, two = _batch(x, index, lead), _batch(y, index, lead)
             pair = (
                 None
                 if scales is None
                 else (_batch_scales(scales[0], index, lead), _batch_scales(scales[1], index, lead))
             )
-            _put(acc, index, _product(model, one, two, np.ascontiguousarray(acc[index]), plan, pair))
+            _put(acc, index, _product(model, left, two, np.ascontiguousarray(acc[index]), plan, pair))
 
     (m, k), n = x.shape[-2:], y.shape[-1]
     one_thread = k * max(m, 64) * max(n, 64) < 64 * SMALLEST_SHARE  # what the engine would not split itself
@@ -269,8 +269,8 @@ def _batch(x: Array, index: tuple[int, ...], lead: tuple[int, ...]) -> Array:
     """One matrix of a batch that broadcasts."""
     if not lead:
         return x
-    one: Array = np.broadcast_to(x, (*lead, *x.shape[-2:]))[index]
-    return one
+    left: Array = np.broadcast_to(x, (*lead, *x.shape[-2:]))[index]
+    return left
 
 
 def _of_rows(scales: Scales, rows: slice) -> Scales:
@@ -320,10 +320,10 @@ def _product(model: Model, a: Array, b: Array, acc: Array, plan: Plan, scales: t
     return acc
 
 
-def _put(acc: Array, at: Any, found: Array) -> None:
+def _put(acc: Array, at: Any, result: Array) -> None:
     """``acc[at] = found``, unless it was computed there."""
-    if not np.may_share_memory(acc, found):
-        acc[at] = found
+    if not np.may_share_memory(acc, result):
+        acc[at] = result
 
 
 def stored(result: Array, store: FormatLike | None) -> Array:

@@ -69,9 +69,9 @@ def separate(model: str | Model, other: str | Model, seed: int = 0) -> Separatio
             a, b, c = (_common(x, model, other, side) for x, side in zip(drawn, "abc", strict=True))
             differ = np.flatnonzero(_bits(model, a, b, c) != _bits(other, a, b, c))
             for row in differ[:4]:
-                found = _shrink(model, other, a[row], b[row], float(c[row]))
-                if best is None or _size(found) < _size(best):
-                    best = found
+                row_apart = _shrink(model, other, a[row], b[row], float(c[row]))
+                if best is None or _size(row_apart) < _size(best):
+                    best = row_apart
         if best is not None:
             break
     if best is None:
@@ -137,10 +137,10 @@ def _shrink(model: Model, other: Model, a: Array, b: Array, c: float) -> Row:
     while True:
         size = _size(current)
         sized = [(_size(x), x) for x in _smaller(*current)]
-        smaller = sorted((one for one in sized if one[0] < size), key=lambda one: one[0])
-        for _, alike in itertools.groupby(smaller, key=lambda one: one[1][0].size):
-            if (found := _first(model, other, [x for _, x in alike], size)) is not None:
-                current = found
+        smaller = sorted((one for one in sized if one[0] < size), key=lambda row: row[0])
+        for _, alike in itertools.groupby(smaller, key=lambda row: row[1][0].size):
+            if (first := _first(model, other, [x for _, x in alike], size)) is not None:
+                current = first
                 break
         else:
             return current
@@ -151,13 +151,13 @@ def _first(model: Model, other: Model, rows: list[Row], below: Size) -> Row | No
     columns = (np.array(v, np.float64) for v in zip(*rows, strict=True))
     a, b, c = (_common(v, model, other, side) for v, side in zip(columns, "abc", strict=True))
     differ = np.flatnonzero(_bits(model, a, b, c) != _bits(other, a, b, c)).tolist()
-    found = ((a[n], b[n], float(c[n])) for n in differ)
-    return next((row for row in found if _size(row) < below), None)
+    candidates = ((a[n], b[n], float(c[n])) for n in differ)
+    return next((row for row in candidates if _size(row) < below), None)
 
 
 def _smaller(a: Array, b: Array, c: float) -> list[Row]:
     """Rows that are one change simpler."""
-    found = [(a[: a.size // 2], b[: b.size // 2], c), (a[:-1], b[:-1], c)] if a.size > 1 else []
+    rows = [(a[: a.size // 2], b[: b.size // 2], c), (a[:-1], b[:-1], c)] if a.size > 1 else []
     live = np.flatnonzero((a != 0) & (b != 0))  # their product may overflow
     parts: list[Array] = (
         [live[: live.size // 2], live[live.size // 2 :], *np.split(live, live.size)] if live.size else []
@@ -165,20 +165,20 @@ def _smaller(a: Array, b: Array, c: float) -> list[Row]:
     for part in parts:
         less = a.copy()
         less[part] = 0
-        found.append((less, np.asarray(np.where(less == 0, np.float32(0), b)), c))
+        rows.append((less, np.asarray(np.where(less == 0, np.float32(0), b)), c))
     for n in live:  # to the next place on the left
         if n and a[n - 1] == 0:
             x, y = a.copy(), b.copy()
             x[n - 1], y[n - 1], x[n], y[n] = a[n], b[n], 0, 0
-            found.append((x[:-1], y[:-1], c) if n == a.size - 1 else (x, y, c))
+            rows.append((x[:-1], y[:-1], c) if n == a.size - 1 else (x, y, c))
     for n in live:  # powers of two
         x, y = a.copy(), b.copy()
         x[n], y[n] = _power_of_two(a[n]), _power_of_two(b[n])
-        found += [(x, b, c), (a, y, c)]
+        rows += [(x, b, c), (a, y, c)]
     if c:
         m, e = np.frexp(c)
-        found += [(a, b, float(simple)) for simple in (0, _power_of_two(c), np.ldexp(np.round(m * 4) / 4, e))]
-    return found
+        rows += [(a, b, float(simple)) for simple in (0, _power_of_two(c), np.ldexp(np.round(m * 4) / 4, e))]
+    return rows
 
 
 def _power_of_two(x: float) -> float:

@@ -98,8 +98,8 @@ def trace(
     pairs: list[tuple[float, float]] = []
     if model.scale:
         shape = (-(-x.size // model.scale[1]),)
-        found = [read_scales(s, n, shape, model) for s, n in ((scale_a, "scale_a"), (scale_b, "scale_b"))]
-        values = [np.ldexp(s.significands, s.exponents).tolist() for s in found if s is not None]
+        scales = [read_scales(s, n, shape, model) for s, n in ((scale_a, "scale_a"), (scale_b, "scale_b"))]
+        values = [np.ldexp(s.significands, s.exponents).tolist() for s in scales if s is not None]
         pairs = list(zip(*values, strict=True))
     return _trace(model, x.tolist(), y.tolist(), entering, pairs)
 

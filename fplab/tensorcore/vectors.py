@@ -40,8 +40,8 @@ class Operand(NamedTuple):
 
 def _exponents(x: Array, emin: int, of_zero: int) -> Array:
     """Of numbers, not below ``emin``; of infinities and NaN, which decide by themselves, any small one."""
-    found: Array = np.maximum(np.frexp(np.where(np.isfinite(x), x, 0.0))[1] - 1, emin)
-    return np.where(x == 0, of_zero, found)
+    exponents: Array = np.maximum(np.frexp(np.where(np.isfinite(x), x, 0.0))[1] - 1, emin)
+    return np.where(x == 0, of_zero, exponents)
 
 
 def rounded(x: Array, kept: int, emin: int, emax: int, toward_zero: bool = False, beyond: float = np.inf) -> Array:

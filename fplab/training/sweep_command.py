@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     jobs = integer("--jobs", num_threads() if args.jobs is None else args.jobs, 1, 1024)
     order = [(model, recipe, seed) for seed in seeds for model in args.models for recipe in args.recipes]
     gpu = None if args.gpu == "none" else args.gpu
-    cells = list(dict.fromkeys(Cell(*one, args.steps, gpu) for one in order))
+    cells = list(dict.fromkeys(Cell(*cell, args.steps, gpu) for cell in order))
     demand_writable(args.out)
     left = [cell for cell in cells if cell.result(args.out) is None or not cell.ended(args.out)]
     ranks = integer_set("WORLD_SIZE", 0, 1 << 20, 0)  # torchrun's

@@ -103,7 +103,7 @@ def step(digit: int, pixel: int, log2_scale: int, log2_loss: int, log2_rate: int
     return Step(tuple(map(float, shown)), image, tuple(map(float, exact)))
 
 
-def found(state: State) -> Step:
+def step_of(state: State) -> Step:
     """The step of a state. Raises LabError for numbers beyond the sliders' ends."""
     bounds = {"digit": (0, CLASSES - 1), "pixel": (0, PIXELS - 1), "log2_scale": (0, 40), "log2_loss": (-24, 0),
               "log2_rate": (-20, 0)}  # fmt: skip
@@ -112,7 +112,7 @@ def found(state: State) -> Step:
 
 def render(state: State) -> str:
     """The loop of the ten values, the chosen one with its bits, and what its rounding took."""
-    shown, edge = found(state), integer("edge", state.edge, 1, len(NAMES)) - 1
+    shown, edge = step_of(state), integer("edge", state.edge, 1, len(NAMES)) - 1
     value, before = shown.values[edge], shown.exact[edge]
     fmt = FORMATS[edge]
     fields = encodings.get(fmt).fields(int(encode(value, fmt)))
@@ -207,5 +207,5 @@ ACTIONS = (
 def widget(digit: int = 1, pixel: int = 1, log2_scale: int = 16) -> Board:
     """A mixed-precision step. Raises LabError for a digit, a pixel or a scale that is not there."""
     state = State(digit=digit, pixel=pixel, log2_scale=log2_scale)
-    found(state)
+    step_of(state)
     return Board(state, render, CONTROLS, ACTIONS)

@@ -143,13 +143,13 @@ def misled(p: Params, seed: int) -> dict[str, np.ndarray]:
         return torch.cat([weight.detach().flatten() for weight in parameters])
 
     task, rate = task_of(p), p.rates[middle(p)]
-    found = np.zeros((len(FOLLOWING), min(FOLLOWED, p.steps)))
+    losses = np.zeros((len(FOLLOWING), min(FOLLOWED, p.steps)))
     model = task.model(seed)
     weights = list(model.parameters())
     wide = adam(weights, "32-bit", rate)
     copies = [[torch.nn.Parameter(torch.zeros_like(weight)) for weight in weights] for _ in FOLLOWING]
     others = [adam(own, name, rate) for own, name in zip(copies, FOLLOWING, strict=True)]
-    for step, batch in zip(range(found.shape[1]), task.batches(seed, p.steps), strict=False):
+    for step, batch in zip(range(losses.shape[1]), task.batches(seed, p.steps), strict=False):
         wide.zero_grad()
         task.loss(model, batch).backward()
         before = flat(weights)
@@ -160,8 +160,8 @@ def misled(p: Params, seed: int) -> dict[str, np.ndarray]:
                 copy.data.zero_()
                 copy.grad = weight.grad
             narrow.step()
-            found[row, step] = ((flat(own) - taken).abs() > FAR * rate).double().mean()
-    return dict(zip(FOLLOWING, found, strict=True))
+            losses[row, step] = ((flat(own) - taken).abs() > FAR * rate).double().mean()
+    return dict(zip(FOLLOWING, losses, strict=True))
 
 
 @E.measure("traces", axes={"kept": KEPT}, dims=("step",), digested=True)
@@ -240,12 +240,12 @@ def held(r: Result) -> Outcome:
     exact, nearest, *stochastic = r.traces.values[:, -1]
     rest = r.p.trace - HOLD
     want = (1 - BETA2**HOLD) * BETA2**rest
-    said = say(
+    detail = say(
         "after {steps} steps without gradient: exact {exact:.4f}, nearest {nearest:.4f}, stochastic {stochastic:.4f}"
     ).fill(steps=rest, exact=exact, nearest=nearest, stochastic=np.mean(stochastic))
     if abs(exact / want - 1) > 1e-3 or nearest < 1.5 * want:
-        return failed(joined((said, say("in closed form {want:.4f}", want=want)), CLAUSE))
-    return equivalent(np.array(stochastic) / want, np.ones(len(stochastic)), 0.1, said)
+        return failed(joined((detail, say("in closed form {want:.4f}", want=want)), CLAUSE))
+    return equivalent(np.array(stochastic) / want, np.ones(len(stochastic)), 0.1, detail)
 
 
 # The steps that states in 8 bits take on the gradients of the 32-bit run: how many weights end far off, by seed. The
@@ -266,10 +266,10 @@ def as_good(r: Result) -> Outcome:
         if not rates.any():
             return absent(say("no learning rate at which 32-bit Adam is stable"))
         losses = final_losses(r.losses), r.losses.mean("step", skipna=False)
-        for part, said in zip(losses, (say(name), say("{name}, on the way")), strict=True):
-            narrow, full = (part.sel(states=one)[rates].mean("lr", skipna=False).values for one in (name, wide))
-            outcomes.append(equivalent(narrow, full, UNSTABLE / 5, said.fill(name=say(name))))
-    return next((one for one in outcomes if one.status is Status.FAIL), outcomes[0])
+        for part, detail in zip(losses, (say(name), say("{name}, on the way")), strict=True):
+            narrow, full = (part.sel(states=states)[rates].mean("lr", skipna=False).values for states in (name, wide))
+            outcomes.append(equivalent(narrow, full, UNSTABLE / 5, detail.fill(name=say(name))))
+    return next((outcome for outcome in outcomes if outcome.status is Status.FAIL), outcomes[0])
 
 
 @E.measured("Linear states with one scale diverge or end worse, where dynamic ones do not")
@@ -278,12 +278,12 @@ def linear(r: Result) -> Outcome:
     dynamic = end.sel(states="dynamic")
     gaps = (end.sel(states=["linear", "linear, stochastic"]) - dynamic).values
     ended = gaps[np.isfinite(gaps)]
-    said = [say("{gone} of {runs} runs diverge", gone=gaps.size - ended.size, runs=gaps.size)]
+    detail = [say("{gone} of {runs} runs diverge", gone=gaps.size - ended.size, runs=gaps.size)]
     if ended.size:
-        said.append(say("the others end {gap:+.2f} nats higher or more", gap=ended.min()))
+        detail.append(say("the others end {gap:+.2f} nats higher or more", gap=ended.min()))
     holds = bool(np.isfinite(dynamic.values).all() and not (gaps <= UNSTABLE).any())
     spread = float(np.ptp(ended)) if ended.size else 0.0
-    return measured(holds, joined(said, CLAUSE), Sample(len(r.p.seeds), spread, UNSTABLE))
+    return measured(holds, joined(detail, CLAUSE), Sample(len(r.p.seeds), spread, UNSTABLE))
 
 
 E.answer("Adam states of {bytes:.2f} bytes a parameter train like those of 8, {apart:+.3f} nats apart, if the map is "

@@ -67,8 +67,8 @@ def same_codes() -> Outcome:
             wrong = int((q.codes != theirs.numpy()).sum())
             same = np.array_equal(q.absmax, state.absmax.numpy())
             if wrong or not same or not np.array_equal(codebooks.dequantize_blockwise(q), back):
-                said = say("{book}, blocks of {block}: {wrong} of {n:,} codes, or scales or values, differ")
-                return failed(said.fill(book=book.name, block=block, wrong=wrong, n=x.size))
+                detail = say("{book}, blocks of {block}: {wrong} of {n:,} codes, or scales or values, differ")
+                return failed(detail.fill(book=book.name, block=block, wrong=wrong, n=x.size))
             done += x.size
     return passed(say("{n:,} codes, their scales and their values, and 14 maps", n=done))
 
@@ -126,13 +126,13 @@ def same_adam() -> Outcome:
             return failed(say("step {t}: weights or codes differ from those rebuilt", t=t))
     moved = (theirs.detach() - start).abs().mean()
     apart = (theirs.detach() - ours.detach()).abs() / moved
-    said = say(
+    detail = say(
         "{steps} steps of {n:,} weights, every bit. Half of the definition's weights lie within {median:.2%} of the "
         "mean move, {far} farther than the move itself: of the second moments {lost} are stored as 0 by the "
         "definition, {theirs} there"
     ).fill(steps=STEPS, n=PEER_SIZE, median=apart.median().item(), far=int((apart > 1).sum()))
-    lost = (int((one.state[p]["state2"] == 0).sum()) for one, p in ((mine, ours), (other, theirs)))
-    return passed(said.fill(**dict(zip(("lost", "theirs"), lost, strict=True))))
+    lost = (int((optimizer.state[p]["state2"] == 0).sum()) for optimizer, p in ((mine, ours), (other, theirs)))
+    return passed(detail.fill(**dict(zip(("lost", "theirs"), lost, strict=True))))
 
 
 # --- on a device ------------------------------------------------------------------------------------------------

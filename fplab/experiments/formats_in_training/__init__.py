@@ -225,8 +225,8 @@ def single_steps(r: Result) -> list[Part]:
         want = train(policy, task_of(p, "digits"), p.digits_steps, p.digits_lr, p.digits_momentum)
         parts += [(f"{policy}, {what}", got.view(np.uint32), by_hand.view(np.uint32), "fp32") for what, got, by_hand in
                   (("losses", run.losses, want.losses), ("weights", run.weights, want.weights))]  # fmt: skip
-        said = say("{policy}, top-1: {got} against {want}", policy=say(NAMES[policy]), got=run.top1, want=want.top1)
-        parts += [] if run.top1 == want.top1 else [failed(said)]
+        detail = say("{policy}, top-1: {got} against {want}", policy=say(NAMES[policy]), got=run.top1, want=want.top1)
+        parts += [] if run.top1 == want.top1 else [failed(detail)]
     return parts
 
 
@@ -238,8 +238,8 @@ def one_unit(r: Result) -> Outcome:
         for seed in range(seeds(r.p, task)):
             own = run_of(r.p, task, policy, seed).own
             if not all(own):
-                said = say("{task}, {policy}, seed {seed}, step {step}: another unit", task=task, seed=seed)
-                return failed(said.fill(policy=say(NAMES[policy]), step=own.index(False)))
+                detail = say("{task}, {policy}, seed {seed}, step {step}: another unit", task=task, seed=seed)
+                return failed(detail.fill(policy=say(NAMES[policy]), step=own.index(False)))
             steps += len(own)
     return passed(say("{steps:,} steps of {n} policies", steps=steps, n=len(POLICIES)))
 
@@ -275,7 +275,7 @@ def of_seeds(r: Result, task: str, policy: str, name: str) -> np.ndarray:
 
 def beside_fp32(r: Result, task: str, policy: str) -> Compared:
     """A policy's top-1 against FP32's."""
-    top1, fp32 = (of_seeds(r, task, one, "top1") for one in (policy, "fp32"))
+    top1, fp32 = (of_seeds(r, task, name, "top1") for name in (policy, "fp32"))
     return compared(top1, fp32, r.baseline.sel(task=task).values)
 
 
@@ -297,11 +297,11 @@ def in_band(r: Result, task: str) -> Outcome:
     if task not in tasks(r.p):
         return absent(UNTRAINED)
     policies = {policy: beside_fp32(r, task, policy) for policy in MIXED}
-    said = [say("{policy} {difference}", policy=say(NAMES[p]), difference=difference(c)) for p, c in policies.items()]
+    detail = [say("{policy} {difference}", policy=say(NAMES[p]), difference=difference(c)) for p, c in policies.items()]
     band = policies["tf32"].band
-    said.append(say("2 sigma = {band:.2f} points over {n} FP32 seeds", band=100 * band, n=r.p.baseline_seeds))
+    detail.append(say("2 sigma = {band:.2f} points over {n} FP32 seeds", band=100 * band, n=r.p.baseline_seeds))
     sample = Sample(seeds(r.p, task), max(c.spread for c in policies.values()), band)
-    return measured(all(c.verdict == "within" for c in policies.values()), joined(said, CLAUSE), sample)
+    return measured(all(c.verdict == "within" for c in policies.values()), joined(detail, CLAUSE), sample)
 
 
 E.measured("digits: top-1 of TF32, FP16, BF16 and FP8 is within FP32's normal variation", "digits_within")(
@@ -324,8 +324,8 @@ def difference(c: Compared) -> Text:
     """A comparison in words."""
     if np.isnan(c.mean):
         return say("stopped")
-    said = say("{mean:+.2f} [{low:+.2f}, {high:+.2f}] {verdict}", verdict=say(c.verdict))
-    return said.fill(mean=100 * c.mean, low=100 * c.low, high=100 * c.high)
+    detail = say("{mean:+.2f} [{low:+.2f}, {high:+.2f}] {verdict}", verdict=say(c.verdict))
+    return detail.fill(mean=100 * c.mean, low=100 * c.low, high=100 * c.high)
 
 
 @E.proved("with Adam's own eps pure FP16 divides by zero in its first step")
@@ -333,8 +333,10 @@ def eps(r: Result) -> Outcome:
     zero = [exact.round_to(exact.of(Fraction(eps)), "fp16")[0] == 0 for eps in (ADAMS_EPS, LARGER_EPS)]
     own, larger = r.eps_stops.values.tolist()
     other = say("went on") if larger < 0 else say("stopped at step {step}", step=larger)
-    said = say("eps = 1e-8 is {held} in FP16: stopped at step {step}; eps = 1e-4: {other}", step=own, other=other)
-    return verdict(zero == [True, False] and [own, larger] == [0, -1], said.fill(held="0" if zero[0] else say("not 0")))
+    detail = say("eps = 1e-8 is {held} in FP16: stopped at step {step}; eps = 1e-4: {other}", step=own, other=other)
+    return verdict(
+        zero == [True, False] and [own, larger] == [0, -1], detail.fill(held="0" if zero[0] else say("not 0"))
+    )
 
 
 E.answer("top-1 in TF32, FP16, BF16 and FP8 is at most {most:.1f} points off FP32's, whose seeds differ by {band:.1f}",

@@ -189,5 +189,5 @@ def once(operation: Any, a: np.ndarray, b: Any, fmt: str) -> np.ndarray:
     p = 11 is so small that the second rounding is harmless (53 >= 2 p + 2).
     """
     wide = np.float32 if fmt == "fp32" else np.float64
-    found = operation(np.asarray(a, wide), np.asarray(b, wide))
-    return np.asarray(found if fmt == "fp32" else numeric.quantize(found, fmt), np.float32)
+    result = operation(np.asarray(a, wide), np.asarray(b, wide))
+    return np.asarray(result if fmt == "fp32" else numeric.quantize(result, fmt), np.float32)

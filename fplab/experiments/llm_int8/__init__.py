@@ -186,24 +186,24 @@ def rows(r: Result) -> Columns:
     def numbers(name: str, **at: Any) -> float:
         return float(getattr(r, name).sel({"seed": first, **at}))
 
-    found: list[tuple[object, ...]] = []
+    rows: list[tuple[object, ...]] = []
     for method in METHODS:
         for n in r.p.dimensions:
             error, loss, moved = (numbers(x, method=method, dimensions=n) for x in ("errors", "losses", "divergences"))
-            found.append(("method", method, n, None, error, loss - base, moved, None))
+            rows.append(("method", method, n, None, error, loss - base, moved, None))
     for method in DECOMPOSED:
         for t in r.p.thresholds:
             error, loss = (numbers(f"threshold_{x}", method=method, threshold=t) for x in ("errors", "losses"))
             share = numbers("int8_shares", threshold=t)
-            found.append(("threshold", method, r.p.planted, t, error, loss - base, None, share))
+            rows.append(("threshold", method, r.p.planted, t, error, loss - base, None, share))
     for g in r.p.groups:
         error, loss, moved = (numbers(f"int4_{x}", group=g) for x in ("errors", "losses", "divergences"))
-        found.append(("int4 weights", f"groups of {g}", 0, None, error, loss - base, moved, None))
-    found += [("paper, C4 perplexity", method, size, None, None, perplexity, None, None)
+        rows.append(("int4 weights", f"groups of {g}", 0, None, error, loss - base, moved, None))
+    rows += [("paper, C4 perplexity", method, size, None, None, perplexity, None, None)
               for method, line in TABLE1.items() for size, perplexity in zip(SIZES, line, strict=True)]  # fmt: skip
     names = ("what", "method", "outlier_dimensions_or_size", "threshold", "relative_error", "excess_loss_or_perplexity",
              "divergence", "share_in_int8")  # fmt: skip
-    return in_columns(names, found)
+    return in_columns(names, rows)
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
@@ -239,19 +239,19 @@ def criterion(r: Result) -> Outcome:
     layers = (positions > 0).mean(axis=1)
     often = (positions >= LEAST_POSITIONS).mean(axis=1)
     meets = np.minimum(layers, often) >= LEAST_LAYERS
-    for found in meets[(meets != want).any(axis=1)]:
+    for row in meets[(meets != want).any(axis=1)]:
         there = np.flatnonzero(want).tolist()
         wrong = say("dimensions {found} meet it, {there} were planted", there=there)
-        return failed(wrong.fill(found=np.flatnonzero(found).tolist()))
+        return failed(wrong.fill(found=np.flatnonzero(row).tolist()))
     ratio = magnitude[..., want].max(axis=(1, 2, 3)) / magnitude[..., ~want].max(axis=(1, 2, 3))
-    said = say(
+    detail = say(
         "{n} dimensions in {layers:.0%} of the layers, {positions:.0%} of the positions, up to {most:.0f}, "
         "{ratio:.0f} times the largest other feature",
         n=want.sum(), layers=layers[:, want].min(), positions=positions[..., want].mean(), most=magnitude.max(),
         ratio=ratio.mean(),
     )  # fmt: skip
     holds = bool((LARGER[0] <= ratio).all() and (ratio <= LARGER[1]).all())
-    return measured(holds, said, Sample(len(ratio), float(ratio.std()), LARGER[0]))
+    return measured(holds, detail, Sample(len(ratio), float(ratio.std()), LARGER[0]))
 
 
 @E.library("INT32 sums are torch._int_mm's")
@@ -315,8 +315,8 @@ def recounted(r: Result) -> Outcome:
     again += [(("", "fp32_loss"), {}, 0, whole)]
     compared = 0
     for names, at, n, layers in again:
-        found = planting.counted(planted(model, n), layers, *windows)
-        for name, want in zip(names, found, strict=False):
+        counted = planting.counted(planted(model, n), layers, *windows)
+        for name, want in zip(names, counted, strict=False):
             if not name:
                 continue
             got, compared = float(getattr(r, name).sel({"seed": first, **at})), compared + 1
@@ -335,16 +335,16 @@ def threshold_6(r: Result) -> Outcome:
     shares, errors = r.int8_shares.sel(threshold=three).values, r.threshold_errors.sel(threshold=three).values
     want, leaves = was_planted(r.p), np.abs(r.inputs.values).max(axis=2) >= LEAST_MAGNITUDE  # (networks, layers, width)
     mean, own = shares.mean(axis=0), errors[:, DECOMPOSED.index("llm_int8")].mean(axis=0)
-    said = say("at 6, {six:.1%} of the dimensions stay in INT8, error {error:.2%}; at {last:g}, {most:.1%} and "
-               "{worst:.2%}; at 0, all in FP16, {fp16:.3%}", six=mean[1], error=own[1], most=mean[-1], worst=own[-1],
-               last=r.p.thresholds[-1], fp16=own[0])  # fmt: skip
+    detail = say("at 6, {six:.1%} of the dimensions stay in INT8, error {error:.2%}; at {last:g}, {most:.1%} and "
+                 "{worst:.2%}; at 0, all in FP16, {fp16:.3%}", six=mean[1], error=own[1], most=mean[-1], worst=own[-1],
+                 last=r.p.thresholds[-1], fp16=own[0])  # fmt: skip
     if leaves[..., ~want].any() or leaves[..., want].mean() < 0.95:
-        return failed(joined((said, say("other dimensions leave, or outliers stay")), CLAUSE))
+        return failed(joined((detail, say("other dimensions leave, or outliers stay")), CLAUSE))
     if not np.allclose(shares[:, 1], 1 - leaves.mean(axis=(1, 2)), rtol=0, atol=1e-12):
-        return failed(joined((said, say("recounted, {share:.1%}", share=1 - leaves.mean())), CLAUSE))
+        return failed(joined((detail, say("recounted, {share:.1%}", share=1 - leaves.mean())), CLAUSE))
     falls = np.log2(errors[..., 1:].min(axis=2) / errors[..., 0]).min(axis=1)
     gains = np.log2(errors[..., -1] / errors[..., 1]).min(axis=1)
-    saved = joined((said, say("error saved at 6, octaves")), CLAUSE)
+    saved = joined((detail, say("error saved at 6, octaves")), CLAUSE)
     return both(exceeds(gains, 0.0, np.log2(3), saved),
                 exceeds(falls, 0.0, 0.0, say("saved once more at 0, octaves")))  # fmt: skip
 
@@ -363,12 +363,12 @@ WRAPPING_K = 131072  # so many products of (-128)^2 are 2^31
 
 def product_inputs() -> Arrays:
     """Operands of the exact products: random codes from -128 to 127, one row and one column of -128."""
-    found: Arrays = {}
+    inputs: Arrays = {}
     for i, (m, k, n) in enumerate(SHAPES):
-        found[f"a{i}"] = philox_bits(500 + 2 * i, m, k, dtype=np.uint8)
-        found[f"b{i}"] = philox_bits(501 + 2 * i, k, n, dtype=np.uint8)
-        found[f"a{i}"][0], found[f"b{i}"][:, 0] = 0x80, 0x80
-    return found
+        inputs[f"a{i}"] = philox_bits(500 + 2 * i, m, k, dtype=np.uint8)
+        inputs[f"b{i}"] = philox_bits(501 + 2 * i, k, n, dtype=np.uint8)
+        inputs[f"a{i}"][0], inputs[f"b{i}"][:, 0] = 0x80, 0x80
+    return inputs
 
 
 def int8_products(**given: Any) -> dict[str, Any]:

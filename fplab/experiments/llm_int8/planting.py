@@ -60,16 +60,16 @@ def readers(model: nn.Module, tokens: Tensor) -> list[Reading]:
     """The layers that read a norm, each with its input in a pass over ``tokens``: float32 (positions, width)."""
     import torch
 
-    found: list[Reading] = []
+    readings: list[Reading] = []
 
     def keep(linear: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        found.append((linear, inputs[0].detach().flatten(0, -2).clone()))  # type: ignore[arg-type]
+        readings.append((linear, inputs[0].detach().flatten(0, -2).clone()))  # type: ignore[arg-type]
 
     with ExitStack() as hooks, torch.no_grad():
         for _, reader in norms_and_readers(model):
             hooks.enter_context(reader.register_forward_pre_hook(keep))
         model(tokens)
-    return found
+    return readings
 
 
 def task_of(p: Params) -> Task:
@@ -104,9 +104,9 @@ def logits_and_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> tuple[
         return logits.numpy(), float(torch.nn.functional.cross_entropy(logits.double(), targets.flatten()))
 
 
-def divergence(reference: np.ndarray, found: np.ndarray) -> float:
+def divergence(reference: np.ndarray, other: np.ndarray) -> float:
     """The mean Kullback-Leibler divergence of the predicted distribution from the FP32 model's, in nats."""
-    shifted = [x.astype(np.float64) - x.max(axis=-1, keepdims=True) for x in (reference, found)]
+    shifted = [x.astype(np.float64) - x.max(axis=-1, keepdims=True) for x in (reference, other)]
     p, q = (x - np.log(np.exp(x).sum(axis=-1, keepdims=True)) for x in shifted)
     return float((np.exp(p) * (p - q)).sum(axis=1).mean())
 

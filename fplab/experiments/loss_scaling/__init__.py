@@ -123,8 +123,8 @@ def steps(r: Result) -> Outcome:
                     there.fill(found=say("the shares of zeros by layer are {zeros}", zeros=np.round(shares, 3)))
                 )
             done += after.size
-    said = say("{n:,} weights after {steps} steps of {runs} runs of both tasks, every bit", n=done, steps=3)
-    return passed(said.fill(runs=len(ways(p))))
+    detail = say("{n:,} weights after {steps} steps of {runs} runs of both tasks, every bit", n=done, steps=3)
+    return passed(detail.fill(runs=len(ways(p))))
 
 
 @E.measured("Unscaled, most gradients of the autoencoder's first layer are zero in FP16, and it learns less than FP32")
@@ -168,11 +168,11 @@ def largest_scale(r: Result) -> Outcome:
     for task in JOBS:
         last = trained(r.p, task, static[-1], 0)
         if not last.skipped.all() or (last.kept[:, 3] != last.kept[0, 0]).any():
-            said = say("{task}: {share:.0%} skipped, or a weight has changed", task=task, share=last.skipped.mean())
-            return failed(said)
+            detail = say("{task}: {share:.0%} skipped, or a weight has changed", task=task, share=last.skipped.mean())
+            return failed(detail)
         first = next(way for way in static if trained(r.p, task, way, 0).skipped.any())
-        said = say("{task}: {scale} skips every step; {first} is the first scale that skips any", task=task)
-        texts.append(said.fill(scale=static[-1], first=first))
+        detail = say("{task}: {scale} skips every step; {first} is the first scale that skips any", task=task)
+        texts.append(detail.fill(scale=static[-1], first=first))
     return passed(joined(texts, CLAUSE))
 
 
@@ -205,11 +205,11 @@ def machine(r: Result) -> Outcome:
         run, scale, good = trained(r.p, task, "dynamic", 0), torch.tensor(2.0**16), torch.tensor(0, dtype=torch.int32)
         for step, (used, overflow) in enumerate(zip(run.scales, run.skipped, strict=True)):
             if scale.item() != used:
-                said = say("{task}, step {step}: {used} instead of torch's {torchs}", task=task, step=step, used=used)
-                return failed(said.fill(torchs=scale.item()))
+                detail = say("{task}, step {step}: {used} instead of torch's {torchs}", task=task, step=step, used=used)
+                return failed(detail.fill(torchs=scale.item()))
             torch._amp_update_scale_(scale, good, torch.tensor(float(overflow)), 2.0, 0.5, r.p.growth_interval)
-        said = say("{task}: {skipped} of {steps} steps skipped, up to {most}", task=task, steps=len(run.scales))
-        texts.append(said.fill(skipped=int(run.skipped.sum()), most=f"2^{np.log2(run.scales.max()):.0f}"))
+        detail = say("{task}: {skipped} of {steps} steps skipped, up to {most}", task=task, steps=len(run.scales))
+        texts.append(detail.fill(skipped=int(run.skipped.sum()), most=f"2^{np.log2(run.scales.max()):.0f}"))
     return verdict(any(trained(r.p, task, "dynamic", 0).skipped.any() for task in JOBS), joined(texts, CLAUSE))
 
 

@@ -129,8 +129,8 @@ def train(job: Job, params: Params, which: int, scaler: Any, half: bool, seed: i
 def held(model: Any, optimizer: Any) -> list[np.ndarray]:
     """The master weights and Adam's two states, float32 (n,), zeros before its first step."""
     state = optimizer.state[model.flat]
-    found = [model.flat.detach(), *(state.get(name, 0 * model.flat.detach().abs()) for name in KEPT[1:3])]
-    return [np.array(x.numpy()) for x in found]
+    vectors = [model.flat.detach(), *(state.get(name, 0 * model.flat.detach().abs()) for name in KEPT[1:3])]
+    return [np.array(x.numpy()) for x in vectors]
 
 
 def first_gradient(job: Job, params: Params, which: int) -> np.ndarray:

@@ -119,7 +119,7 @@ def estimated_step(p: Params, recipe: str) -> Any:
 def states(p: Params, recipe: str) -> tuple[dict[str, int], ...]:
     """Model states, measured and calculated."""
     kinds = step_of(p, recipe)[0].kinds, estimated_step(p, recipe).device
-    return tuple({kind: one[kind] for kind in HELD} for one in kinds)
+    return tuple({kind: by_kind[kind] for kind in HELD} for by_kind in kinds)
 
 
 @E.measure("activations", "traced", "peak", "temporary", axes={"recipe": RECIPES}, unit="bytes")
@@ -129,7 +129,7 @@ def step(p: Params, recipe: str) -> tuple[int, ...]:
     step, saved = step_of(p, recipe)
     # under autocast the casts of the weights are saved, and so among the traced activations
     sizes = (size for name, size in estimated_step(p, recipe).temporary.items() if "casts" not in name)
-    return step.kinds["activations"], sum(one.bytes for one in saved), step.peak, sum(sizes)
+    return step.kinds["activations"], sum(storage.bytes for storage in saved), step.peak, sum(sizes)
 
 
 @E.measure("terms", "closed", axes={"recipe": RECIPES, "term": ...}, unit="bytes")
@@ -139,7 +139,7 @@ def terms(p: Params, recipe: str) -> tuple[dict[str, int], ...]:
     width = 4 if r.precision == "fp32" else 2
     there = explained(*shape, width, saved, r.recompute)
     closed = {"formula": sum(t.bytes() for t in terms_of(*shape, width, r.recompute)), "missing": 0}
-    closed |= predicted(*shape, r.precision, r.recompute) | {"sum": sum(one.bytes for one in saved)}
+    closed |= predicted(*shape, r.precision, r.recompute) | {"sum": sum(storage.bytes for storage in saved)}
     return there | {"sum": sum(there[name] for name in TERMS)}, closed
 
 
@@ -182,7 +182,7 @@ def measured_shares(p: Params, model: str, batch: int) -> dict[str, float] | Non
 @E.measure("published", axes={"run": [run.name for run in TORCHTITAN], "kind": ...}, unit="bytes", digested=True)
 def published_runs(p: Params, run: str) -> dict[str, int]:
     """The estimate of a run of torchtitan's, by kind."""
-    (there,) = (one for one in TORCHTITAN if one.name == run)
+    (there,) = (published for published in TORCHTITAN if published.name == run)
     estimate = estimated(there)
     return {kind: estimate[kind] for kind in KINDS[:6]}
 
@@ -190,7 +190,7 @@ def published_runs(p: Params, run: str) -> dict[str, int]:
 @E.measure("reserved", axes={"run": [run.name for run in TORCHTITAN]}, unit="GiB")
 def reserved(p: Params, run: str) -> float:
     """The published peak of that run: memory that the allocator reserved."""
-    return next(one.peak for one in TORCHTITAN if one.name == run)
+    return next(published.peak for published in TORCHTITAN if published.name == run)
 
 
 @E.table
@@ -245,10 +245,10 @@ def mixed(r: Result) -> Outcome:
     half = saved[:, 1] / saved[:, 0]
     holds = (states == states[0, 0]).all() and (abs(half - 0.55) < 0.06).all()
     holds &= saved[0, 1] < saved[0, 2] < saved[0, 0]
-    said = say("model states {bytes:,} bytes in each; activations {low:.0%} to {high:.0%} of FP32's, under autocast "
-               "{autocast:.0%}", bytes=int(states[0, 0]), low=half.min(), high=half.max())  # fmt: skip
-    said = said.fill(autocast=saved[0, 2] / saved[0, 0])
-    return measured(bool(holds), said, Sample(len(half), float(np.ptp(half)), 0.06))
+    detail = say("model states {bytes:,} bytes in each; activations {low:.0%} to {high:.0%} of FP32's, under autocast "
+                 "{autocast:.0%}", bytes=int(states[0, 0]), low=half.min(), high=half.max())  # fmt: skip
+    detail = detail.fill(autocast=saved[0, 2] / saved[0, 0])
+    return measured(bool(holds), detail, Sample(len(half), float(np.ptp(half)), 0.06))
 
 
 @E.measured("with AdamW in FP32, where weights take 5 to 10%, activations take 60 to 80%, and gradients with "
@@ -268,8 +268,8 @@ def shares(r: Result) -> Outcome:
                                          **{name: float(part[place]) for name, part in parts.items()})
               for place in at]  # fmt: skip
     spread = float(np.ptp([parts["activations"][place] for place in at])) if at else 0.0
-    said = say("activations, and gradients with Adam's states: {shares}", shares=joined(listed, CLAUSE))
-    return measured(ok, said, Sample(len(at), spread, ROUNDED))
+    detail = say("activations, and gradients with Adam's states: {shares}", shares=joined(listed, CLAUSE))
+    return measured(ok, detail, Sample(len(at), spread, ROUNDED))
 
 
 @E.measured("the published peaks of torchtitan's runs, memory reserved by the allocator, lie above the bytes estimated")
@@ -278,8 +278,8 @@ def published(r: Result) -> Outcome:
     share = explained_part.values(r)
     listed = joined([f"{run.name} {s:.0%}" for run, s in zip(TORCHTITAN, share, strict=True)], COMMA)
     holds = bool((share < 1).all() and (share > 2 / 3).all())
-    said = say("estimate over reserved memory: {runs}", runs=listed)
-    return measured(holds, said, Sample(len(share), float(share.std()), 1 / 3))
+    detail = say("estimate over reserved memory: {runs}", runs=listed)
+    return measured(holds, detail, Sample(len(share), float(share.std()), 1 / 3))
 
 
 E.answer("with each of {n} recipes a step holds exactly the bytes calculated; the peak is within {off:.1%} of the "
@@ -355,9 +355,9 @@ def held_states(p: Params, precision: str, inputs: tuple[torch.Tensor, ...], dev
         return int(torch.cuda.memory_stats(device)["requested_bytes.all.current"])
 
     if not device.startswith("cuda"):
-        one = trainer(build(model_of(p), dtype=dtype))
-        kinds = measured_step(one, *inputs).kinds
-        counts = sum(state.nbytes for state in one.states() if state.ndim == 0)  # a GPU's stay in CPU memory
+        trained = trainer(build(model_of(p), dtype=dtype))
+        kinds = measured_step(trained, *inputs).kinds
+        counts = sum(state.nbytes for state in trained.states() if state.ndim == 0)  # a GPU's stay in CPU memory
         return [kinds["parameters"], kinds["gradients"], kinds["master"], kinds["states"] - counts]
     warm = trainer(build(model_of(p), device, dtype))  # libraries take their workspaces once
     warm.module(*inputs).backward()

@@ -45,34 +45,34 @@ def explained(
     it. A weight is told from an activation by its shape, so tokens (batch times sequence) must not equal a width.
     """
     wanted = Counter((t.elements, t.width == 1, int(t.width)) for t in terms_of(c, batch, sequence, width, recompute))
-    found = dict.fromkeys(("formula", *EXTRAS, "missing"), 0)
-    found["formula"] = sum(n * w * many for (n, _, w), many in wanted.items())
+    by_cause = dict.fromkeys(("formula", *EXTRAS, "missing"), 0)
+    by_cause["formula"] = sum(n * w * many for (n, _, w), many in wanted.items())
     weights: set[tuple[int, ...]] = {t.shape for t in tensors_of(c).tensors if len(t.shape) == 2}
-    for one in sorted(
-        saved, key=lambda one: -BYTES.get(one.dtype, 0)
+    for storage in sorted(
+        saved, key=lambda storage: -BYTES.get(storage.dtype, 0)
     ):  # FP32 first: copies in 16 bits take what is left
-        if (name := _extra(one, sequence, weights)) is not None:
-            found[name] += one.bytes
+        if (name := _extra(storage, sequence, weights)) is not None:
+            by_cause[name] += storage.bytes
             continue
-        key = _taken(wanted, math.prod(one.shape), BYTES[one.dtype])
+        key = _taken(wanted, math.prod(storage.shape), BYTES[storage.dtype])
         if key is None:
-            found["copies"] += one.bytes
+            by_cause["copies"] += storage.bytes
         else:
             wanted[key] -= 1
-            found["FP32 values"] += one.bytes - key[0] * key[2]
-    found["missing"] = sum(n * w * many for (n, _, w), many in wanted.items())
-    return found
+            by_cause["FP32 values"] += storage.bytes - key[0] * key[2]
+    by_cause["missing"] = sum(n * w * many for (n, _, w), many in wanted.items())
+    return by_cause
 
 
-def _extra(one: Saved, sequence: int, weights: set[tuple[int, ...]]) -> str | None:
+def _extra(storage: Saved, sequence: int, weights: set[tuple[int, ...]]) -> str | None:
     """The extra that a storage is by its shape, if it is one."""
-    if one.shape == ():
+    if storage.shape == ():
         return "loss"
-    if one.shape[-1] == 1:
+    if storage.shape[-1] == 1:
         return "statistics"
-    if one.dtype == "bool" and one.shape == (sequence, sequence):
+    if storage.dtype == "bool" and storage.shape == (sequence, sequence):
         return "causal masks"
-    if one.shape in weights or one.shape[::-1] in weights:
+    if storage.shape in weights or storage.shape[::-1] in weights:
         return "weight casts"
     return None
 

@@ -143,15 +143,15 @@ POINTS: dict[str, Any] = {"operation": NAMES, "format": FORMATS, "way": WAYS}
 @E.measure("median", "worst", "overflow", "zero", axes={**POINTS, "log2_scale": scales})
 def of_first(p: Params, operation: str, format: str, way: str, log2_scale: int) -> tuple[float, ...]:
     """Errors of the first network's values relative to the largest result, and the shares lost."""
-    one = fates(p, 0, operation, format, log2_scale)[way]
-    return one.median, one.worst, one.overflow, one.zero
+    fate = fates(p, 0, operation, format, log2_scale)[way]
+    return fate.median, fate.worst, fate.overflow, fate.zero
 
 
 @E.measure("near_median", "near_lost", axes={"seed": "seeds", **POINTS, "scale": near})
 def of_all(p: Params, seed: int, operation: str, format: str, way: str, scale: int) -> tuple[float, float]:
     """Of all networks' values near their own scale: the median error, and the share that overflows or becomes zero."""
-    one = fates(p, seed, operation, format, scale)[way]
-    return one.median, max(one.overflow, one.zero)
+    fate = fates(p, seed, operation, format, scale)[way]
+    return fate.median, max(fate.overflow, fate.zero)
 
 
 @E.measure()
@@ -326,8 +326,8 @@ def curves(r: Result) -> Outcome:
                 for name, want in recounted(here, true).items():
                     drawn = getattr(fates(r.p, 0, op.name, fmt, k)[way], name)
                     if not np.array_equal(drawn, want, equal_nan=True):
-                        said = say("{operation} in {fmt}, {way}, 2^{k}: {name} is {want!r}", name=name, want=want)
-                        return failed(said.fill(operation=op.name, fmt=fmt, way=way, k=k))
+                        detail = say("{operation} in {fmt}, {way}, 2^{k}: {name} is {want!r}", name=name, want=want)
+                        return failed(detail.fill(operation=op.name, fmt=fmt, way=way, k=k))
                 done += here.size
     return verdict(True, say("{n:,} results in {ways} ways, and every number drawn of them", n=done, ways=len(WAYS)))
 
@@ -372,8 +372,8 @@ def kernels(r: Result) -> Outcome:
         results += count
         share = f"{op.name} {same / count:.0%}"
         texts.append(say("{share} (steps: {far} codes off)", share=share, far=far) if far > 1 else share)
-    said = say("same bits: {shares}; the rest at most {nearest} codes off", shares=joined(texts, COMMA))
-    return measured(nearest <= 1, said.fill(nearest=nearest), Sample(results, float(nearest), 1.0))
+    detail = say("same bits: {shares}; the rest at most {nearest} codes off", shares=joined(texts, COMMA))
+    return measured(nearest <= 1, detail.fill(nearest=nearest), Sample(results, float(nearest), 1.0))
 
 
 @E.library("torch's x^3 rounds once in FP16 and at every step in BF16, on the CPU")
@@ -383,8 +383,8 @@ def torch_cube(r: Result) -> Iterator[Part]:
         with np.errstate(all="ignore"):
             ours = [numeric.encode(v, fmt) for v in ways(BY_NAME["pow"], x, fmt)]
         yield fmt, torch_half(BY_NAME["pow"], x, fmt), ours[way], fmt
-        said = say("{fmt}: the two ways differ in {n:,}", fmt=fmt, n=int((ours[0] != ours[1]).sum()))
-        yield verdict(bool((ours[0] != ours[1]).any()), said)
+        detail = say("{fmt}: the two ways differ in {n:,}", fmt=fmt, n=int((ours[0] != ours[1]).sum()))
+        yield verdict(bool((ours[0] != ours[1]).any()), detail)
 
 
 def narrow_losses(x: np.ndarray, fmt: str) -> list[np.ndarray]:
@@ -395,13 +395,13 @@ def narrow_losses(x: np.ndarray, fmt: str) -> list[np.ndarray]:
     numbers may become either: first come the losses without such an error, then those with one up or down.
     """
     shifted = numeric.sub(x, x.max(axis=-1, keepdims=True), "fp32")
-    total, found = BY_NAME["sum"].run(BY_NAME["exp"].run(shifted, "fp32"), "fp32").astype(np.float64), []
+    total, losses = BY_NAME["sum"].run(BY_NAME["exp"].run(shifted, "fp32"), "fp32").astype(np.float64), []
     for first, second in itertools.product((0, -FP32_ERROR, FP32_ERROR), repeat=2):
         held = np.asarray(numeric.quantize(total * (1 + first), fmt), np.float64)
         logarithm = operations.rounded(np.log(held) * (1 + second), fmt)
         likelihood = numeric.quantize(numeric.sub(shifted[:, :1], logarithm, "fp32"), fmt)
-        found.append(np.asarray(numeric.encode(-likelihood, fmt)) & 0x7FFF)  # -0 where the loss is 0
-    return found
+        losses.append(np.asarray(numeric.encode(-likelihood, fmt)) & 0x7FFF)  # -0 where the loss is 0
+    return losses
 
 
 @E.library("torch's log-softmax in half, on the CPU, rounds the sum and its log: small losses become 0")
@@ -410,12 +410,12 @@ def loss_kernel(r: Result) -> Iterator[Part]:
     for fmt, k in itertools.product(FORMATS, (-4, -2, 0, 1)):
         x = sample(r, op, fmt, 10**6, k)
         theirs, ours = torch_half(op, x, fmt) & 0x7FFF, narrow_losses(x, fmt)
-        possible = np.any([theirs == one for one in ours], axis=0)
+        possible = np.any([theirs == kernel for kernel in ours], axis=0)
         yield f"{fmt}, 2^{k}", theirs, np.where(possible, theirs, ours[0]), fmt
         inside = ways(op, x, fmt)[1]
         zeros, kept = zeros + int(((theirs == 0) & (inside > 0)).sum()), kept + int((inside > 0).sum())
-    said = say("{zeros} of {kept} are zero that FP32 inside would keep", zeros=zeros, kept=kept)
-    yield verdict(zeros > 0, said)
+    detail = say("{zeros} of {kept} are zero that FP32 inside would keep", zeros=zeros, kept=kept)
+    yield verdict(zeros > 0, detail)
 
 
 # --- claims: the range, and what each operation needs -----------------------------------------------------------
@@ -429,10 +429,10 @@ EXPECTED = {  # what the claims say of FP16; mean and variance go with how small
 @E.proved("The formats alone say where exp, x^3 and sums leave their range", "limits")
 def range_limits(r: Result) -> Outcome:
     for fmt, row in zip(FORMATS, r.limits.values, strict=True):
-        form, found = formats.get(fmt), dict(zip(LIMITS, row, strict=True))
+        form, limits = formats.get(fmt), dict(zip(LIMITS, row, strict=True))
         edge = form.max + 0.5 * 2.0 ** (form.emax - form.fraction_bits)  # what rounds to infinity
         least = form.smallest_subnormal / 2  # what rounds to zero
-        low, high, cube, small, ones, counted, distance = found.values()
+        low, high, cube, small, ones, counted, distance = limits.values()
         within = (
             np.exp(high) < edge <= np.exp(following(high, fmt)),
             np.exp(low) > least >= np.exp(-following(-low, fmt)),
@@ -443,7 +443,7 @@ def range_limits(r: Result) -> Outcome:
             small > 0,
         )
         if not all(within):
-            return failed(say("{fmt}: {found}", fmt=fmt, found=found))
+            return failed(say("{fmt}: {found}", fmt=fmt, found=limits))
     low, high = r.limits.values[0, :2]
     ends = say("FP16: exp is zero below {low:.4g} and infinite above {high:.4g}", low=low, high=high)
     return verdict(
@@ -461,25 +461,25 @@ def verdicts_of_seeds(r: Result) -> list[dict[str, Verdict]]:
     return [{v.name: v for v in verdicts_of(r, seed)} for seed in range(r.p.seeds)]
 
 
-def sample_of(found: list[dict[str, Verdict]]) -> Sample:
+def sample_of(by_seed: list[dict[str, Verdict]]) -> Sample:
     """What the verdicts rest on: the spread is of log's error in half-ulps, the margin what a few roundings are."""
-    return Sample(len(found), float(np.std([one["log"].every_step for one in found], ddof=1)), LARGE)
+    return Sample(len(by_seed), float(np.std([verdicts["log"].every_step for verdicts in by_seed], ddof=1)), LARGE)
 
 
 @E.measured("FP16 needs a wider result of exp, pow, sum, softmax, FP32 inside norm, layer norm, cross-entropy")
 def needs(r: Result) -> Outcome:
-    found = verdicts_of_seeds(r)
-    wrong = [f"seed {s}, {n}: {one[n].needs}" for s, one in enumerate(found) for need, names in EXPECTED.items()
-             for n in names if one[n].needs != need]  # fmt: skip
+    by_seed = verdicts_of_seeds(r)
+    wrong = [f"seed {seed}, {name}: {by_name[name].needs}" for seed, by_name in enumerate(by_seed)
+             for need, names in EXPECTED.items() for name in names if by_name[name].needs != need]  # fmt: skip
     said = {
         RANGE: say("{name}: a wider result (steps {steps:.3g} u, inside {inside:.2g} u, lost {lost:.0%})"),
         INSIDE_ONLY: say("{name}: FP32 inside (steps {steps:.3g} u, inside {inside:.2g} u, lost {lost:.0%})"),
         NEITHER: say("{name}: neither (steps {steps:.3g} u, inside {inside:.2g} u, lost {lost:.0%})"),
     }
     texts = [said[v.needs].fill(name=v.name, steps=v.every_step, inside=v.inside, lost=v.lost_inside)
-             for v in found[0].values()]  # fmt: skip
+             for v in by_seed[0].values()]  # fmt: skip
     detail = say("not as claimed: {wrong}", wrong=wrong) if wrong else joined(texts, CLAUSE)
-    return measured(not wrong, detail, sample_of(found))
+    return measured(not wrong, detail, sample_of(by_seed))
 
 
 def beyond_fp32(r: Result) -> Any:
@@ -580,12 +580,12 @@ def real_values(p: Params) -> Arrays:
     """A few rows of the network's values in each format, as codes; made by torch's casts from FP32."""
     import torch
 
-    found = {}
+    values_by_name = {}
     for name in sorted({op.data for op in OPERATIONS}):
         values = torch.from_numpy(np.ascontiguousarray(gathered(p, 0)[name][:ROWS]))
         for fmt in FORMATS:
-            found[f"{name} {fmt}"] = bits(values.to(getattr(torch, TORCH[fmt])))
-    return found
+            values_by_name[f"{name} {fmt}"] = bits(values.to(getattr(torch, TORCH[fmt])))
+    return values_by_name
 
 
 def every_code(fmt: str) -> Arrays:
@@ -658,7 +658,7 @@ COLUMNS = (  # x in the table, heading
 
 @E.picture
 def verdicts(r: Result) -> draw.Figure:
-    figure, theme, found = draw.new_figure(8, 6), draw.current(), verdicts_of(r, 0)
+    figure, theme, by_operation = draw.new_figure(8, 6), draw.current(), verdicts_of(r, 0)
     draw.caption(
         figure, f"Activations and logits of a convolutional net that reads {r.accuracy:.1%} of the test digits.\n"
         f"FP16, errors in half-ulps on the values as they are (2048 are 100%);\n"
@@ -667,27 +667,27 @@ def verdicts(r: Result) -> draw.Figure:
     ax = figure.subplots()
     colors = {RANGE: theme.series[1], INSIDE_ONLY: theme.series[0], NEITHER: theme.muted}
     ax.set_axis_off()
-    ax.set(xlim=(0, 1.08), ylim=(len(found) + 0.2, -1.7))
+    ax.set(xlim=(0, 1.08), ylim=(len(by_operation) + 0.2, -1.7))
     for x, text in COLUMNS:
         ax.text(x, -0.75, text, va="center", fontsize=9, color=theme.muted)
     ax.axhline(-0.1, color=theme.grid, linewidth=1)
-    for row, one in enumerate(found):
+    for row, op in enumerate(by_operation):
         cells = (
-            one.name, number(one.every_step), number(one.inside), percent(one.lost_every), percent(one.lost_inside),
-            one.needs, "yes" if one.listed else "no", answer(one),
+            op.name, number(op.every_step), number(op.inside), percent(op.lost_every), percent(op.lost_inside),
+            op.needs, "yes" if op.listed else "no", answer(op),
         )  # fmt: skip
         for (x, _), text in zip(COLUMNS, cells, strict=True):
-            bold = text == one.needs
-            color = colors[one.needs] if bold else theme.ink
+            bold = text == op.needs
+            color = colors[op.needs] if bold else theme.ink
             ax.text(x, row + 0.4, text, va="center", fontsize=10, color=color, fontweight="bold" if bold else "normal")
         ax.axhline(row + 0.9, color=theme.grid, linewidth=0.6)
     return figure
 
 
-def answer(one: Verdict) -> str:
-    if one.listed:
-        return {RANGE: "yes", INSIDE_ONLY: "in part", NEITHER: "no"}[one.needs]
-    return "no" if one.needs == RANGE else "yes"
+def answer(verdict: Verdict) -> str:
+    if verdict.listed:
+        return {RANGE: "yes", INSIDE_ONLY: "in part", NEITHER: "no"}[verdict.needs]
+    return "no" if verdict.needs == RANGE else "yes"
 
 
 def number(x: float) -> str:

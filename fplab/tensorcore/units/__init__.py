@@ -155,10 +155,10 @@ class Unit:
 
         ``fresh``: ``c = a @ b``. ``below``: then what lies above a matrix's diagonal may be +0 where it is finite.
         """
-        for index, one in zip(list(np.ndindex(a.shape[:-2]))[first:last], c[first:last], strict=True):
+        for index, entering in zip(list(np.ndindex(a.shape[:-2]))[first:last], c[first:last], strict=True):
             if fresh:
-                one[...] = 0
-            self.chain(model, a[index], b[index], one, np.arange(-(-a.shape[-1] // model.k)), 0, None)
+                entering[...] = 0
+            self.chain(model, a[index], b[index], entering, np.arange(-(-a.shape[-1] // model.k)), 0, None)
 
     def alone(self, model: Model, a: Array, b: Array) -> Array | None:
         """``a @ b``, (M, K) by (K, N), from zero in one call of compiled code; None where that is no gain."""
@@ -219,8 +219,8 @@ class Unit:
 
 def power(x: Array, emin: int, of_zero: int | None) -> Array:
     """2**e of magnitudes, e their exponents, ``emin`` at least; of zeros as asked for, and else 0."""
-    found = np.ldexp(1.0, np.maximum(np.frexp(x)[1] - 1, emin))
-    return np.where(x > 0, found, 0.0 if of_zero is None else 2.0**of_zero)
+    power_of_two = np.ldexp(1.0, np.maximum(np.frexp(x)[1] - 1, emin))
+    return np.where(x > 0, power_of_two, 0.0 if of_zero is None else 2.0**of_zero)
 
 
 def nearest(most: Array, fmt: Format) -> Rounded:

@@ -53,8 +53,8 @@ class FusedBlocks(Unit):
     def block(self, a: Sequence[Exact], b: Sequence[Exact], c: Exact, model: Model, shift: int = 0) -> Block:
         """One fused block of at most ``model.length`` products and an accumulator."""
         pairs = list(zip(a, b, strict=True))
-        if (found := special(pairs, c)) is not None:
-            return decided(found)
+        if (result := special(pairs, c)) is not None:
+            return decided(result)
         return fuse([product(x, y, self.emins(model), model, shift) for x, y in pairs], c, model)
 
     # --- models as the kernels see them -----------------------------------------------------------------------------
@@ -275,8 +275,8 @@ class FusedBlocks(Unit):
         quantum = 2.0**-model.alignment_bits * np.maximum(np.maximum(of.top, of.held), 2.0**floor)
         yield Rounded(quantum, of.terms + (of.held > 0), True)
         cut, fmt = model.rounding == "rtz", model.result
-        one = nearest(of.held + of.products + (of.terms + 1) * quantum, fmt)
-        yield Rounded(2 * one.most, 1, True) if cut else one
+        rounding = nearest(of.held + of.products + (of.terms + 1) * quantum, fmt)
+        yield Rounded(2 * rounding.most, 1, True) if cut else rounding
 
     # --- inference --------------------------------------------------------------------------------------------------
 

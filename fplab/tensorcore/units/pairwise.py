@@ -44,8 +44,8 @@ class Pairwise(Unit):
             a, b = ([_without(x, f) for x in row] for row, f in ((a, model.format_a), (b, model.format_b)))
 
         def rounded(x: Exact) -> Exact:
-            found = in_format(x, model)
-            return exact.flush(found, model.format_d) if flushes else found
+            result = in_format(x, model)
+            return exact.flush(result, model.format_d) if flushes else result
 
         sums = products = [rounded(exact.fma(x, y, ZERO)[0]) for x, y in zip(a, b, strict=True)]
         while len(sums) > 1:
@@ -97,11 +97,11 @@ class Pairwise(Unit):
     # --- bounds -----------------------------------------------------------------------------------------------------
 
     def known(self, model: Model, a: Array, b: Array, scales: tuple[Array, Array] | None) -> Known:
-        found = super().known(model, a, b, scales)
+        known = super().known(model, a, b, scales)
         if model.subnormals == "kept":
-            return found
+            return known
         gone = (a < 2.0**model.format_a.emin) | (b < 2.0**model.format_b.emin)
-        return found._replace(lost=np.where(gone, a * b, 0).sum(axis=1))
+        return known._replace(lost=np.where(gone, a * b, 0).sum(axis=1))
 
     def roundings(self, model: Model, of: Known) -> Iterator[Rounded]:
         """Products, which only underflow rounds; levels of the tree; c onto its root. What is flushed is below emin."""
@@ -112,9 +112,9 @@ class Pairwise(Unit):
         yield Rounded(tiny, model.length, False)
         for _ in range(model.length.bit_length() - 1):
             most = most + model.length * tiny
-            one = nearest(most, fmt)
-            yield Rounded(one.most + model.length * tiny, 1, False)
-            most = most + one.most
+            rounding = nearest(most, fmt)
+            yield Rounded(rounding.most + model.length * tiny, 1, False)
+            most = most + rounding.most
         yield Rounded(nearest(of.held + most, fmt).most + 2 * tiny, 1, False)
 
     # --- inference --------------------------------------------------------------------------------------------------

@@ -46,9 +46,9 @@ class Widened(FusedBlocks):
         held = np.zeros_like(of.held)
         for _ in range(2):
             halves = of._replace(held=held, terms=np.minimum(of.terms, model.length))
-            for one in super().roundings(model, halves):
-                yield one
-                held = held + one.times * one.most
+            for rounding in super().roundings(model, halves):
+                yield rounding
+                held = held + rounding.times * rounding.most
             held = held + of.products
         yield nearest(of.held + held, model.format_d)
 
