@@ -540,9 +540,10 @@ def _checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
     bits = "the mixture has the least error within these bits a weight (default: 6)"
     budget.add_argument("--bits", type=float, metavar="BITS", help=bits)
     budget.add_argument("--error", type=float, metavar="ERROR", help="or the fewest bits within this relative error")
-    parser.add_argument(
-        "--out", type=Path, default=Path("checkpoint"), metavar="DIR", help="where HTML, JSON and CSV go"
-    )
+    against = "instead: what the files changed against this one, and by which rule"
+    parser.add_argument("--against", type=Path, metavar="ORIGINAL", help=against)
+    out = "where HTML, JSON and CSV go"
+    parser.add_argument("--out", type=Path, default=Path("checkpoint"), metavar="DIR", help=out)
 
 
 def _explain_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fplab import checkpoint, scaled
+from fplab import checkpoint, cli, scaled
 from fplab.checkpoint import FileError, survey, tensors
 from fplab.checkpoint.report import KEPT, best
 from fplab.checkpoint.survey import shares
@@ -189,7 +189,7 @@ def test_the_numbers_of_a_tensor_are_those_of_their_definitions(tmp_path: Path) 
     assert about.input_channels.worst == (5,)
     wide = x.astype(np.float64)
     exponents = np.frexp(wide[wide != 0])[1] - 1
-    assert about.binades == {int(e): int(n) for e, n in zip(*np.unique(exponents, return_counts=True), strict=True)}
+    assert dict(about.binades) == dict(zip(*np.unique(exponents, return_counts=True), strict=True))
     made = {
         "e4m3": np.array([e4m3_of(float(v)) for v in x.ravel()]),
         "fp8_row": scaled.quantize(x, "fp8_row").dequantize().ravel(),
@@ -292,3 +292,53 @@ def test_ranks_and_kills_lead_to_the_same_bytes(tmp_path: Path) -> None:
 
 def test_the_public_names_are_there() -> None:
     assert {"survey", "tensors", "FileError"} <= set(checkpoint.__all__)
+
+
+# --- two files ----------------------------------------------------------------------------------------------------
+def rounded(x: np.ndarray, kind: str) -> np.ndarray:
+    """By each rule, by hand."""
+    if kind == "int8_row_fp32":
+        scale = np.abs(x).max(axis=1, keepdims=True) / f32(127)
+        return np.rint(x * (f32(1) / scale)) * scale
+    if kind == "int4_g128":
+        groups = x.reshape(-1, 128)
+        scale = np.abs(groups).max(axis=1, keepdims=True) / f32(7)
+        return (np.rint(groups * (f32(1) / scale)) * scale.astype(np.float16).astype(f32)).reshape(x.shape)
+    if kind == "bf16":
+        return torch.from_numpy(x).bfloat16().float().numpy()
+    if kind == "nvfp4 (nearest, te)":
+        return scaled.quantize(x, "nvfp4").dequantize()
+    return STORED[kind].decode(STORED[kind].encode(x)).reshape(x.shape)
+
+
+KINDS = ("int8_row_fp32", "int4_g128", "bf16", "nvfp4 (nearest, te)", "q4_0", "q5_k", "iq4_xs")
+
+
+def test_a_release_is_compared_with_its_original_and_its_rule_recognised(tmp_path: Path) -> None:
+    x = {kind: weights(64, 512, seed=i).numpy() for i, kind in enumerate(KINDS)}
+    np.savez(tmp_path / "a.npz", **x, same=x["q4_0"], noise=x["q4_0"], gone=x["q4_0"])
+    release = {kind: rounded(w, kind) for kind, w in x.items()}
+    noise = x["q4_0"] + np.random.default_rng(3).standard_normal((64, 512)).astype(f32) * f32(1e-3)
+    np.savez(tmp_path / "b.npz", **release, same=x["q4_0"], noise=noise, new=noise)
+    found = checkpoint.compare(tmp_path / "a.npz", tmp_path / "b.npz", progress=str)
+    rows = {row.tensor: row for row in found.rows}
+    for kind, w in x.items():
+        assert (rows[kind].rule, rows[kind].share) == (kind, 1.0)
+        d = release[kind].astype(np.float64) - w
+        assert rows[kind].error == pytest.approx(np.sqrt((d**2).sum() / (w.astype(np.float64) ** 2).sum()))
+    assert (rows["same"].error, rows["same"].rule) == (0, "")
+    assert rows["noise"].share < 0.1
+    assert found.alone == ("gone", "new")
+    text = " ".join(str(found).split())
+    assert "8 of 9 tensors that both have were changed. 1 tensors follow" in text
+    assert "1 follow none of" in text
+
+
+def test_the_command_compares_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    w = weights(32, 64)
+    save_file({"model.layers.3.self_attn.v_proj.weight": w}, tmp_path / "a.safetensors")
+    save_file({"blk.3.attn_v.weight": w.to(torch.float8_e4m3fn)}, tmp_path / "b.safetensors")
+    files = [str(tmp_path / name) for name in ("b.safetensors", "a.safetensors", "out")]
+    assert cli.main(["checkpoint", files[0], "--against", files[1], "--out", files[2]]) == 0
+    assert "1 tensors follow e4m3." in capsys.readouterr().out
+    assert (tmp_path / "out/comparison.html").exists()

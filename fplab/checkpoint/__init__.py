@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from ..lazily import index
 
-__all__ = ["FileError", "Survey", "Tensor", "survey", "tensors"]
+__all__ = ["Comparison", "FileError", "Survey", "Tensor", "compare", "survey", "tensors"]
 
 if TYPE_CHECKING:
+    from .compare import Comparison, compare
     from .files import tensors
     from .report import Survey
     from .survey import survey

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import scaled
-from ..errors import unknown
+from .. import integers, scaled
+from ..errors import LabError, unknown
 from ..floats import quantize
-from ..formats import NAMES, TABLE, Format
+from ..formats import NAMES, TABLE, Format, get
 from ..scaled import SCHEMES, Scheme
 from ..stored import STORED, Stored
 
@@ -20,12 +20,48 @@ PIECE = 1 << 18  # elements that are worked on at a time, 1 MiB of float32
 NOTHING = np.empty(0, np.float32)
 
 
+class Integers(NamedTuple):
+    """Integers to nearest, as W8A8's and W4A16's weights: by the largest magnitude, or the range, with ``zero`` points.
+
+    ``group``: weights of a row that share a scale, or "row" or "tensor"; ``scale``: the format of scales.
+    """
+
+    name: str
+    grid: str
+    zero: bool
+    group: int | str
+    scale: str
+
+    def values(self, x: Array, amax: Array) -> Array:
+        """What becomes of float32 (rows, k); ``amax``: the tensor's largest magnitude, or none."""
+        if isinstance(self.group, int) and x.shape[1] % self.group:
+            raise LabError(f"rows of {x.shape[1]} are no whole number of groups of {self.group}.")
+        part = x.reshape(-1, self.group) if isinstance(self.group, int) else x
+        if self.zero:
+            how = integers.scheme(part, self.grid, "row", zero_point=True)
+        else:
+            most = amax if self.group == "tensor" else np.abs(part).max(axis=1, keepdims=True)
+            how = integers.symmetric(most, self.grid)
+        codes = integers.quantize(part, how).astype(np.int32) - how.zero_point
+        return np.asarray(codes.astype(np.float32) * quantize(how.scale, self.scale)).reshape(x.shape)
+
+
+GROUPS = (32, 64, 128, 256, "row", "tensor")
+INTEGERS = {
+    (name := f"{grid}_{group if isinstance(group, str) else f'g{group}'}{'' if scale == 'fp16' else f'_{scale}'}"):
+        Integers(name, grid, grid.startswith("u"), group, scale)
+    for grid in ("int8", "int8_full", "int4", "int4_full", "uint8", "uint4") for group in GROUPS
+    for scale in ("fp16", "fp32", "bf16") if not (grid.startswith("u") and group == "tensor")
+}  # fmt: skip
+"""By name: the grid, what shares a scale, and the scale's format, where that is not FP16."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """A format by its name, and how it makes values of values."""
 
     name: str
-    record: Format | Scheme | Stored
+    record: Format | Scheme | Stored | Integers
 
     @property
     def tall(self) -> int:
@@ -36,13 +72,16 @@ class Choice:
     @property
     def scale(self) -> str:
         """For what part of a tensor it needs the largest magnitude beforehand: "tensor", "row", or ""."""
+        if isinstance(self.record, Integers):
+            return "tensor" if self.record.group == "tensor" else ""
         if not isinstance(self.record, Scheme):
             return ""
         return self.record.tensor or (self.record.block if isinstance(self.record.block, str) else "")
 
     def fits(self, k: int) -> bool:
-        """Whether rows of ``k`` can be stored: ggml's consist of whole blocks."""
-        return not isinstance(self.record, Stored) or k % self.record.block == 0
+        """Whether rows of ``k`` can be stored: ggml's and groups of integers consist of whole blocks."""
+        block = self.record.block if isinstance(self.record, Stored) else getattr(self.record, "group", 1)
+        return not isinstance(block, int) or k % block == 0
 
     def bits(self, rows: int, k: int) -> float:
         """Bits of a weight in a matrix of rows of ``k``, with its scales."""
@@ -50,6 +89,10 @@ class Choice:
             return self.record.bits
         if isinstance(self.record, Stored):
             return self.record.bits
+        if isinstance(self.record, Integers):
+            bits = integers.grids.get(self.record.grid).bits
+            group = {"row": k, "tensor": rows * k}.get(str(self.record.group), self.record.group)
+            return bits + (get(self.record.scale).bits + bits * self.record.zero) / max(int(group), 1)
         scheme, count = self.record, max(rows * k, 1)
         high, wide = scheme.block if isinstance(scheme.block, tuple) else (1, k)
         scales = 1 if scheme.block == "tensor" else -(-rows // high) * -(-k // wide)
@@ -67,6 +110,8 @@ class Choice:
             return quantize(x, record, overflow="saturate").reshape(-1), limit, max(x.size, 1)
         if isinstance(record, Stored):
             return record.decode(record.encode(x)), NOTHING, 1
+        if isinstance(record, Integers):
+            return record.values(x, amax).reshape(-1), NOTHING, 1
         if record.block == "row":  # a row at a time where it is one of several parts
             record = replace(record, block=(1, x.shape[1])) if amax.size == 0 else replace(record, block="tensor")
         given = amax if amax.size and (record.tensor or record.block == "tensor") else None
@@ -81,12 +126,17 @@ class Choice:
 def choices(names: Any) -> dict[str, Choice]:
     """The choices of names or records; an unknown name suggests the nearest."""
     formats = {name: fmt for fmt in TABLE if fmt.name != "e8m0" for name in (fmt.name, *fmt.aliases)}
-    known: dict[str, Any] = {**formats, **STORED, **SCHEMES}
+    known: dict[str, Any] = {**formats, **STORED, **SCHEMES, **INTEGERS}
     result = {}
     for given in names:
         record = known.get(given.lower()) if isinstance(given, str) else given
-        if not isinstance(record, Format | Scheme | Stored):
-            allowed = [*(name for name in NAMES if name != "e8m0"), *SCHEMES, *STORED]
+        if not isinstance(record, Format | Scheme | Stored | Integers):
+            allowed = [
+                *(name for name in NAMES if name != "e8m0"),
+                *SCHEMES,
+                *STORED,
+                *(name for name in INTEGERS if name[-5:] not in ("_fp32", "_bf16")),
+            ]
             raise unknown("format", given, allowed, aliases=known)
         result[record.name] = Choice(record.name, record)
     return result

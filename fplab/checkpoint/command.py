@@ -7,18 +7,25 @@ import argparse
 from ..errors import demand
 from ..storage import demand_writable
 from ..words import say
+from .compare import Comparison, compare
+from .report import Survey
 from .survey import FORMATS, survey
 
 WRITTEN = say("In {folder}: {files}")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what a checkpoint loses in formats, worst first, and the mixture; write it; 1 where tensors are left."""
+    """Print and write what a checkpoint loses in formats, or what it changed; 1 where tensors are left."""
     demand("jinja2", "scipy")
     demand_writable(args.out)
-    found = survey(args.files, args.formats or FORMATS, bits=args.bits, error=args.error, out=args.out)
-    if not found.left:
+    found: Survey | Comparison
+    if args.against is not None:
+        found = compare(args.against, args.files)
+    else:
+        found = survey(args.files, args.formats or FORMATS, bits=args.bits, error=args.error, out=args.out)
+    left = getattr(found, "left", 0)
+    if not left:
         found.save(args.out)
     print(found, "", sep="\n")
     print(WRITTEN.fill(folder=args.out, files=", ".join(f"{found.FILE}.{kind}" for kind in ("html", "json", "csv"))))
-    return int(bool(found.left))
+    return int(bool(left))

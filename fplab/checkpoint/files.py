@@ -19,6 +19,14 @@ MOST_INDEX = 1 << 24  # bytes of an index of shards
 SUFFIXES = (".safetensors", ".gguf", ".pt", ".pth", ".bin", ".npy", ".npz")
 
 
+Paths = str | Path | Sequence[str | Path]
+
+
+def listed(paths: Paths) -> list[Tensor]:
+    """The tensors of one path or of several."""
+    return tensors(*([paths] if isinstance(paths, str | Path) else paths))
+
+
 def tensors(*paths: str | Path) -> list[Tensor]:
     """The tensors of files, of folders of such, and of what indexes of shards name; no element is read."""
     named: dict[str, Tensor] = {}

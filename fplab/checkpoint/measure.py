@@ -7,9 +7,9 @@ than a piece a thread is in memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,25 +28,27 @@ LOWEST = -149  # the exponent of float32's least value
 Seen = Callable[[int], object]  # is told how many elements were done
 
 
-@dataclass(frozen=True)
-class Channels:
+class Channels(NamedTuple):
     """The channels of a tensor along one of its sides: how many are outliers, the worst first, and how large it is.
 
     ``ratio``: the largest magnitude of the worst, in medians of all channels'.
     """
 
-    count: int
-    worst: tuple[int, ...]
-    ratio: float
+    outliers: int = 0
+    worst: Sequence[int] = ()
+    ratio: float = math.nan
+
+
+NO_CHANNELS = Channels()
 
 
 @dataclass(frozen=True)
 class About:
     """What a tensor is like. Shares are of its elements; ``low`` and ``high`` the ends of what is finite.
 
-    ``shape``: as the file has it; ``outputs``, ``inputs``: as a matrix. ``binades``: how many elements are at least
-    2**e and less than 2**(e + 1), by e. ``subnormals``: of the format that it is stored in. ``root``: the root of the
-    mean square. ``bits``: of the file for an element.
+    ``shape``: as the file has it; ``outputs``, ``inputs``: as a matrix. ``binades``: exponents e, and how many elements
+    are at least 2**e and less than 2**(e + 1). ``subnormals``: of the format that it is stored in. ``root``: the root
+    of the mean square. ``bits``: of the file for an element.
     """
 
     tensor: str
@@ -57,16 +59,16 @@ class About:
     inputs: int
     count: int
     bits: float
-    low: float
-    high: float
-    root: float
-    zeros: float
-    subnormals: float
-    infinities: float
-    nans: float
-    input_channels: Channels
-    output_channels: Channels
-    binades: dict[int, int]
+    low: float = math.nan
+    high: float = math.nan
+    root: float = math.nan
+    zeros: float = math.nan
+    subnormals: float = math.nan
+    infinities: float = math.nan
+    nans: float = math.nan
+    input_channels: Channels = NO_CHANNELS
+    output_channels: Channels = NO_CHANNELS
+    binades: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True)
@@ -91,25 +93,16 @@ class Loss:
     output: float
 
 
-def measure(tensor: Tensor, choices: Mapping[str, Choice], seen: Seen = lambda n: None) -> tuple[About, list[Loss]]:
+def measure(tensor: Tensor, choices: Sequence[Choice], seen: Seen = lambda n: None) -> tuple[About, list[Loss]]:
     """What a tensor is like, and its loss in each format that can store it; those of integers are not read."""
     rows, k = tensor.rows
     if not tensor.has_values or not tensor.count:
-        nothing, none = math.nan, Channels(0, (), math.nan)
         bits = 8 * tensor.size / tensor.block
-        return About(
-            tensor.name, tensor.path.name, tensor.stored, tensor.shape, rows, k, tensor.count, bits, nothing, nothing,
-            nothing, nothing, nothing, nothing, nothing, none, none, {},
-        ), []  # fmt: skip
+        return About(tensor.name, tensor.path.name, tensor.stored, tensor.shape, rows, k, tensor.count, bits), []
     about, amax = _described(tensor, seen)
-    able = {name: one for name, one in choices.items() if one.fits(k)}
+    able = [one for one in choices if one.fits(k)]
     finite = not about.infinities and not about.nans
-    losses: list[Loss] = []
-    for tall in sorted({one.tall for one in able.values()}):
-        group = [one for one in able.values() if one.tall == tall]
-        losses += _lost(tensor, group, tall, about, amax, finite, seen)
-    order = list(choices)
-    return about, sorted(losses, key=lambda loss: order.index(loss.format))
+    return about, _lost(tensor, able, about, amax, finite, seen) if able else []
 
 
 def _windows(tensor: Tensor, tall: int, work: Callable[[int, int], Any], seen: Seen) -> list[Any]:
@@ -156,13 +149,13 @@ def _described(tensor: Tensor, seen: Seen) -> tuple[About, Array]:
         counts += table
         nans += lost
     n, special = tensor.count, int(counts[histogram.SPECIAL])
-    binades = {LOWEST + i: int(c) for i, c in enumerate(counts[: histogram.BINADES]) if c}
+    binades = [(LOWEST + i, int(c)) for i, c in enumerate(counts[: histogram.BINADES]) if c]
     least = get(tensor.stored).emin if tensor.stored in FLOATS else LOWEST
     about = About(
         tensor.name, tensor.path.name, tensor.stored, tensor.shape, rows, k, n, 8 * tensor.size / tensor.block,
         low=float(min(one[2] for one in total)), high=float(max(one[3] for one in total)),
         root=math.sqrt(math.fsum(one[1] for one in total) / n), zeros=int(counts[histogram.ZERO]) / n,
-        subnormals=sum(c for e, c in binades.items() if e < least) / n, infinities=(special - nans) / n,
+        subnormals=sum(c for e, c in binades if e < least) / n, infinities=(special - nans) / n,
         nans=nans / n, input_channels=_channels(columns), output_channels=_channels(most), binades=binades,
     )  # fmt: skip
     return about, most
@@ -177,10 +170,8 @@ def _channels(most: Array) -> Channels:
     return Channels(int(far.size), tuple(map(int, worst)), ratio)
 
 
-def _lost(
-    tensor: Tensor, group: list[Choice], tall: int, about: About, amax: Array, finite: bool, seen: Seen
-) -> list[Loss]:
-    """The loss in each of some formats that take the same pieces."""
+def _lost(tensor: Tensor, group: Sequence[Choice], about: About, amax: Array, finite: bool, seen: Seen) -> list[Loss]:
+    """The loss in each of some formats."""
     _, k = tensor.rows
     largest = amax.max(keepdims=True)
 
@@ -199,7 +190,7 @@ def _lost(
             result.append(compare(x, y, limits, block) if limits.size else (*compare(x, y, limits, block)[:3], -1))
         return result
 
-    sums = list(zip(*_windows(tensor, tall, work, seen), strict=True))
+    sums = list(zip(*_windows(tensor, max(one.tall for one in group), work, seen), strict=True))
     found = []
     for one, of in zip(group, sums, strict=True):
         squares = math.fsum(part[0] for part in of)
@@ -214,20 +205,3 @@ def _lost(
             math.sqrt(squares / about.outputs) if len(about.shape) > 1 else math.nan,
         ))  # fmt: skip
     return found
-
-
-def as_json(about: About, losses: list[Loss]) -> dict[str, Any]:
-    """A measured tensor as JSON has it."""
-    return {"about": asdict(about), "losses": [asdict(loss) for loss in losses]}
-
-
-def from_json(given: dict[str, Any]) -> tuple[About, list[Loss]]:
-    """The measured tensor again."""
-    fields = given["about"]
-    sides = {
-        side: Channels(**{**fields[side], "worst": tuple(fields[side]["worst"])})
-        for side in ("input_channels", "output_channels")
-    }
-    binades = {int(e): n for e, n in fields["binades"].items()}
-    about = About(**{**fields, **sides, "shape": tuple(fields["shape"]), "binades": binades})
-    return about, [Loss(**loss) for loss in given["losses"]]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import html
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from ..columns import REPORT, folded, grid
 from ..nn.diagnose.format_assignment import optimal
-from ..nn.reporting import Report
+from ..nn.reporting import Report, rendered
 from ..words import Message, Text, joined, say
 from .measure import About, Loss
 
@@ -20,7 +21,7 @@ SECONDS = 60.0  # for the proof of a mixture
 SHOWN = 24
 HEADS = say("tensor, worst first"), say("stored"), say("shape"), say("take")
 WHAT = say("{tensors} tensors, {weights:.4g} weights in {size:.4g} GB.")
-WORST = say("Worst, by the geometric mean of their errors: {names}.")
+WORST = say("Worst, by their errors in units of each format's median: {names}.")
 TAKE = say("Recommended: {bits:.2f} bits a weight, error {error:.3g}: {mixture}. {proof}")
 LEAST_ERROR = say("No mixture of these within {budget:g} bits has a smaller error; that is proved on these numbers.")
 LEAST_BITS = say("No mixture of these within an error of {budget:g} has fewer bits; that is proved on these numbers.")
@@ -73,10 +74,15 @@ class Survey(Report):
         bits: float | None, error: float | None,
     ) -> Survey:  # fmt: skip
         """The report of what was measured."""
-        errors: dict[str, list[float]] = {}
+        logs: dict[str, list[float]] = {name: [] for name in formats}
         for loss in losses:
-            errors.setdefault(loss.tensor, []).append(math.log(max(loss.error, 1e-30)))
-        rank = {about.tensor: (-_mean(errors.get(about.tensor, [-math.inf])), i) for i, about in enumerate(tensors)}
+            logs[loss.format].append(math.log(min(max(loss.error, 1e-30), 1e30)))
+        usual = {name: statistics.median(of) for name, of in logs.items() if of}
+        errors: dict[str, list[float]] = {about.tensor: [] for about in tensors}
+        for loss in losses:
+            errors[loss.tensor].append(math.log(min(max(loss.error, 1e-30), 1e30)) - usual[loss.format])
+        means = {name: statistics.fmean(of) if of else -math.inf for name, of in errors.items()}
+        rank = {about.tensor: (-means[about.tensor], i) for i, about in enumerate(tensors)}
         ranked = sorted(tensors, key=lambda about: rank[about.tensor])
         rows = sorted(losses, key=lambda loss: rank[loss.tensor])
         mixture = best(ranked, rows, bits, error)
@@ -116,7 +122,7 @@ class Survey(Report):
         for about in self.tensors:
             if (n := round((about.infinities + about.nans) * about.count or 0) if about.tensor in measured else 0) > 0:
                 yield BROKEN.fill(name=about.tensor, n=n)
-        far = [about for about in self.tensors if about.input_channels.count and len(about.shape) > 1]
+        far = [about for about in self.tensors if about.input_channels.outliers and len(about.shape) > 1]
         far.sort(key=lambda about: -about.input_channels.ratio)
         names = [
             str(CHANNEL.fill(name=one.tensor, channel=one.input_channels.worst[0], ratio=one.input_channels.ratio))
@@ -141,47 +147,14 @@ class Survey(Report):
 
     def picture(self) -> str:
         """A heat map, tensors by formats, sorted at a click on a head; a name opens the histogram."""
-        by = {(row.tensor, row.format): row for row in self.rows}
-        heads = "".join(f"<th scope=col>{html.escape(name)}</th>" for name in [str(HEADS[0]), *self.formats])
-        lines = []
-        for about in self.tensors:
-            cells = "".join(_cell(by.get((about.tensor, name))) for name in self.formats)
-            name = f"<summary>{html.escape(about.tensor)}</summary>{_histogram(about)}"
-            lines.append(f"<tr><td><details>{name}</details></td>{cells}</tr>")
-        body = "\n".join(lines)
-        caption = html.escape(str(HEAT))
-        table = f"<caption>{caption}</caption><thead><tr>{heads}</tr></thead><tbody>\n{body}\n</tbody>"
-        return f"<div class=rows><table>{table}</table></div>"
+        by = {(row.tensor, row.format): row.error for row in self.rows}
+        lines = [(about, [by.get((about.tensor, name)) for name in self.formats]) for about in self.tensors]
+        heads = [str(HEADS[0]), *self.formats]
+        return rendered(Path(__file__).with_name("heat.html.jinja2"), caption=str(HEAT), heads=heads, lines=lines)
 
 
 def _named(choice: str) -> str:
     return str(say("kept")) if choice == KEPT else choice
-
-
-def _mean(x: list[float]) -> float:
-    return sum(x) / len(x)
-
-
-def _cell(row: Loss | None) -> str:
-    """A cell of the heat map: from green, 1e-4 and less, to red, 1 and more."""
-    if row is None:
-        return "<td></td>"
-    level = 1.0 if math.isinf(row.error) else min(max((math.log10(max(row.error, 1e-30)) + 4) / 4, 0), 1)
-    return f'<td style="background:hsl({120 - 120 * level:.0f} 60% 70%);color:#000">{row.error:.2e}</td>'
-
-
-def _histogram(about: About) -> str:
-    """The counts by binade as bars, one path, with the ends of the axis."""
-    if not about.binades:
-        return ""
-    first, last, most = min(about.binades), max(about.binades), max(about.binades.values())
-    width, path = max(6 * (last - first + 1), 60), ""
-    for e, n in sorted(about.binades.items()):
-        path += f"M{6 * (e - first)} 60v-{max(60 * n / most, 0.5):.1f}h5V60z"
-    left = f'<text y="74" font-size="11">2^{first}</text>'
-    right = f'<text x="{width}" y="74" font-size="11" text-anchor="end">2^{last}</text>'
-    bars = f'<path fill="#47a" d="{path}"/>'
-    return f'<svg width="{width}" height="80" viewBox="0 0 {width} 80">{bars}{left}{right}</svg>'
 
 
 def best(tensors: Sequence[About], losses: Sequence[Loss], bits: float | None, error: float | None) -> Mixture | None:
@@ -204,17 +177,11 @@ def best(tensors: Sequence[About], losses: Sequence[Loss], bits: float | None, e
     pairs = [(name, choice) for name, of in options.items() for choice in of]
     size = np.array([share[name] * options[name][choice][0] for name, choice in pairs])
     squares = np.array([share[name] * options[name][choice][1] for name, choice in pairs])
-    if bits is not None:
-        objective, limits = squares, [size / bits]
-    else:
-        allowed = error**2 if error else 0.0
-        objective, limits = size, []
-        if allowed and math.isfinite(allowed):
-            limits = [squares / allowed]
-        elif not allowed:
-            keep = squares == 0
-            pairs, size, squares = [p for p, ok in zip(pairs, keep, strict=True) if ok], size[keep], squares[keep]
-            objective = size
+    allowed = math.inf if error is None else error**2
+    able = squares <= allowed
+    pairs, size, squares = [pair for pair, one in zip(pairs, able, strict=True) if one], size[able], squares[able]
+    limits = [size / bits] if bits is not None else [squares / allowed] if 0 < allowed < math.inf else []
+    objective = size if bits is None else squares
     scale = objective.max() or 1.0
     assignment, gap = optimal(pairs, (objective / scale,), limits, SECONDS)
     if assignment is None:

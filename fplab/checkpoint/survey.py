@@ -20,8 +20,8 @@ from ..settings import integer_set
 from ..storage import alone, contents, demand_writable, opened_to_append
 from ..words import say
 from .choices import Choice, choices
-from .files import tensors
-from .measure import About, Loss, as_json, from_json, measure
+from .files import Paths, listed
+from .measure import About, Channels, Loss, measure
 from .report import Survey
 from .tensor import Tensor
 
@@ -34,7 +34,7 @@ Measured = tuple[About, list[Loss]]
 
 @quotes_call
 def survey(
-    path: str | Path | Sequence[str | Path],
+    path: Paths,
     formats: Any = FORMATS,
     *,
     bits: float | None = None,
@@ -69,24 +69,24 @@ def survey(
     wanted = choices(several(formats))
     if not wanted:
         raise LabError("there is nothing to measure: pass a format.")
-    listed = tensors(*([path] if isinstance(path, str | Path) else path))
+    found = listed(path)
     folder = None if out is None else Path(out) / "parts"
-    request = _request(listed, wanted)
+    request = _request(found, wanted)
     known: dict[str, Measured] = {}
     if folder is not None:
         demand_writable(folder)
         known = _kept(folder, request)
     ranks = integer_set("WORLD_SIZE", 0, 1 << 20, 0) if folder is not None else 0  # torchrun's
     rank = integer_set("RANK", 0, ranks - 1) if ranks else 0
-    mine = shares(listed, ranks or 1)[rank]
+    mine = shares(found, ranks or 1)[rank]
     known |= _measured([one for one in mine if one.name not in known], wanted, folder, rank, request, progress)
     if ranks > 1 and folder is not None:
         with alone(folder):
             known |= _kept(folder, request)
-    rows = [known[one.name] for one in listed if one.name in known]
+    rows = [known[one.name] for one in found if one.name in known]
     budget = {"bits": BITS if bits is None and error is None else bits, "error": error}
-    return Survey.of([about for about, _ in rows], [loss for _, found in rows for loss in found],
-                     left=len(listed) - len(rows), formats=tuple(wanted), **budget)  # fmt: skip
+    return Survey.of([about for about, _ in rows], [loss for _, losses in rows for loss in losses],
+                     left=len(found) - len(rows), formats=tuple(wanted), **budget)  # fmt: skip
 
 
 def shares(listed: Iterable[Tensor], ranks: int) -> list[list[Tensor]]:
@@ -116,8 +116,9 @@ def _kept(folder: Path, request: str) -> dict[str, Measured]:
             try:
                 given = json.loads(line)
                 if given["request"] == request:
-                    about, losses = from_json(given)
-                    found[about.tensor] = about, losses
+                    sides = {name: Channels(*given["about"][name]) for name in ("input_channels", "output_channels")}
+                    about = About(**given["about"] | sides)
+                    found[about.tensor] = about, [Loss(**loss) for loss in given["losses"]]
             except (ValueError, KeyError, TypeError):
                 continue
     return found
@@ -129,8 +130,7 @@ def _measured(
 ) -> dict[str, Measured]:  # fmt: skip
     """Measure tensors; each is kept as soon as it is done."""
     report, found = progress or printed, {}
-    passes = 1 + len({one.tall for one in wanted.values()})
-    total = passes * sum(one.count for one in todo if one.has_values)
+    total = 2 * sum(one.count for one in todo if one.has_values)
     size = sum(one.nbytes for one in todo) / 1e9
     began = said = time.monotonic()
     done = 0
@@ -146,9 +146,9 @@ def _measured(
                 share = done / total
                 report(DONE.fill(share=share, size=size, left=f"{left // 60}:{left % 60:02}", name=tensor.name))
 
-        found[tensor.name] = about, losses = measure(tensor, wanted, seen)
+        found[tensor.name] = about, losses = measure(tensor, [*wanted.values()], seen)
         if folder is not None:
-            line = json.dumps({"request": request, **as_json(about, losses)})
+            line = json.dumps({"request": request, "about": vars(about), "losses": [*map(vars, losses)]})
             with opened_to_append(folder / f"part-{rank}.jsonl") as file:
                 file.write(f"\n{line}\n".encode())  # whatever was cut before it
     return found

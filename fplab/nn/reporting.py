@@ -60,16 +60,13 @@ class Report:
 
     def html(self) -> str:
         """All of it as one page that needs no other file: what it says, its figure, and its rows, sorted at a click."""
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-        from markupsafe import Markup
-
-        folder = FileSystemLoader(Path(__file__).parent)
-        environment = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
         heads, *rows = csv.reader(self.csv().splitlines())
         verdict, *tables = ["\n".join(lines) for lines in self.paragraphs() if lines]
-        return environment.get_template("report.html.jinja2").render(
-            name=self.FILE, language=chosen(), verdict=verdict, tables=tables, heads=heads, rows=rows,
-            picture=Markup(self.picture()),
+        from markupsafe import Markup
+
+        return rendered(
+            Path(__file__).with_name("report.html.jinja2"), name=self.FILE, language=chosen(), verdict=verdict,
+            tables=tables, heads=heads, rows=rows, picture=Markup(self.picture()),
         )  # fmt: skip
 
     def picture(self) -> str:
@@ -87,6 +84,15 @@ class Report:
             from ..draw.style import save
 
             save(self.figure(), Path(folder) / f"{self.FILE}.png", "light")
+
+
+def rendered(template: Path, **values: Any) -> str:
+    """The text of a template of jinja2's, whose values are escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    folder = FileSystemLoader(template.parent)
+    environment = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return environment.get_template(template.name).render(**values)
 
 
 def _listed(record: Any) -> list[Any]:

@@ -10,9 +10,13 @@
 from __future__ import annotations
 
 from ..lazily import index
-from .ggml import GGML
+from . import ggml, kquants
 from .record import Stored
-from .table import STORED
+
+GGML = ggml.GGML
+"""The kinds of tensors in GGUF files by ggml's numbers: name, elements of a block, its bytes."""
+STORED: dict[str, Stored] = {one.name: one for one in (*ggml.RECORDS, *kquants.RECORDS)}
+"""Every stored format by its name."""
 
 __all__ = ["GGML", "STORED", "Stored"]
 

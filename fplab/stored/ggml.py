@@ -47,15 +47,18 @@ def truncated(x: Array) -> Array:
         return x.astype(np.int32).astype(np.int8)
 
 
-def nibbles(codes: Array) -> Array:
-    """Codes of four bits (n, 2 m), the first half of them in the low bits of m bytes."""
-    low, high = np.split(codes.astype(np.uint8), 2, axis=1)
-    return low & np.uint8(15) | high << np.uint8(4)
+def folded(codes: Array, parts: int, width: int = 32) -> Array:
+    """Codes of 8 / parts bits in bytes, (n, m): of each parts * width codes the first ``width`` in the lowest bits."""
+    shifts = np.arange(parts, dtype=np.uint8)[:, None] * np.uint8(8 // parts)
+    bits = codes.astype(np.uint8) & np.uint8(2 ** (8 // parts) - 1)
+    return np.asarray((bits.reshape(-1, parts, width) << shifts).sum(axis=1, dtype=np.uint8).reshape(len(codes), -1))
 
 
-def of_nibbles(data: Array) -> Array:
-    """The codes again."""
-    return np.concatenate([data & np.uint8(15), data >> np.uint8(4)], axis=1)
+def unfolded(data: Array, parts: int, width: int = 32) -> Array:
+    """The codes again, uint8."""
+    shifts = np.arange(parts, dtype=np.uint8)[:, None] * np.uint8(8 // parts)
+    bits = data.reshape(-1, 1, width) >> shifts & np.uint8(2 ** (8 // parts) - 1)
+    return np.asarray(bits.reshape(len(data), -1))
 
 
 def inverse(d: Array) -> Array:
@@ -91,12 +94,12 @@ def with_minimum(x: Array, bits: int) -> Array:
 def _parted(codes: Array, bits: int) -> list[Array]:
     """The bytes of codes: of five bits the fifth ones first."""
     codes = codes.view(np.uint8)
-    return [*([np.packbits(codes >> 4 & 1, axis=1, bitorder="little")] if bits == 5 else []), nibbles(codes)]
+    return [*([np.packbits(codes >> 4 & 1, axis=1, bitorder="little")] if bits == 5 else []), folded(codes, 2, 16)]
 
 
 def _codes(data: Array, bits: int) -> Array:
     """The codes of those bytes, float32."""
-    codes = of_nibbles(data[:, -16:])
+    codes = unfolded(data[:, -16:], 2, 16)
     if bits == 5:
         codes |= np.unpackbits(data[:, -20:-16], axis=1, bitorder="little") << 4
     return codes.astype(f32)
@@ -125,7 +128,7 @@ def mxfp4(x: Array) -> Array:
     e = np.where(amax > 0, np.floor(logarithm) + 125, 0).astype(np.int64).astype(np.uint8)
     middles = (E2M1[1:] + E2M1[:-1]) / f32(2)
     codes = np.searchsorted(middles, np.abs(x) / half_power(e)).astype(np.uint8)
-    return np.hstack([e, nibbles(codes | ((x < 0) & (codes > 0)).astype(np.uint8) << np.uint8(3))])
+    return np.hstack([e, folded(codes | ((x < 0) & (codes > 0)).astype(np.uint8) << np.uint8(3), 2, 16)])
 
 
 def half_power(e: Array) -> Array:
@@ -146,7 +149,7 @@ def _decode_q8_0(data: Array) -> Array:
 
 
 def _decode_mxfp4(data: Array) -> Array:
-    return np.concatenate([E2M1, -E2M1])[of_nibbles(data[:, 1:])] * half_power(data[:, :1])
+    return np.concatenate([E2M1, -E2M1])[unfolded(data[:, 1:], 2, 16)] * half_power(data[:, :1])
 
 
 def record(name: str, encoder: Any, decoder: Any, bits: int | None = None) -> Stored:

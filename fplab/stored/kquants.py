@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..kernels import ggml as kernels
-from .ggml import LINEAR, halves, inverse, nibbles, of_halves, record
+from .ggml import LINEAR, folded, halves, inverse, of_halves, record, unfolded
 from .record import Stored
 
 Array = np.ndarray[Any, Any]
@@ -44,38 +44,6 @@ def _codes(x: Array, scale: Array, kept: Array, low: int, high: int) -> Array:
     return np.where(scale == 0, kept, codes).reshape(len(x), 256).astype(np.uint8)
 
 
-def _pairs(codes: Array, bits: int) -> Array:
-    """Of each 128 codes four parts side by side in the bits of 32 bytes, two bits each."""
-    quarters = (codes & np.uint8((1 << bits) - 1)).reshape(-1, 2, 4, 32)
-    quarters = (quarters << np.array([0, 2, 4, 6], np.uint8)[:, None]).sum(axis=2, dtype=np.uint8)
-    return np.asarray(quarters.reshape(-1, 64))
-
-
-def _of_pairs(data: Array) -> Array:
-    """Those codes again, (n, 256)."""
-    parts = data.reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None] & np.uint8(3)
-    return parts.reshape(-1, 256)
-
-
-def _fours(codes: Array) -> Array:
-    """Of each 64 codes the first half in the low bits of 32 bytes, the second in the high ones."""
-    return nibbles(codes.reshape(-1, 64)).reshape(len(codes), -1)
-
-
-def _of_fours(data: Array) -> Array:
-    halves = data.reshape(-1, 4, 1, 32) >> np.array([0, 4], np.uint8)[:, None] & np.uint8(15)
-    return halves.reshape(-1, 256)
-
-
-def _columns(codes: Array) -> Array:
-    """One bit each: byte j has codes j, 32 + j, ..., the first in its lowest bit."""
-    return np.packbits(codes.reshape(-1, 8, 32), axis=1, bitorder="little").reshape(-1, 32)
-
-
-def _of_columns(data: Array) -> Array:
-    return np.unpackbits(data.reshape(-1, 1, 32), axis=1, bitorder="little").reshape(-1, 256)
-
-
 def asymmetric(x: Array, bits: int) -> Array:
     """Q2_K, Q4_K and Q5_K: codes from a minimum on."""
     size, top, start, steps, most = ASYMMETRIC[bits]
@@ -98,11 +66,11 @@ def asymmetric(x: Array, bits: int) -> Array:
     shifted = x.reshape(len(x), -1, size) + (_half(low) * m.astype(f32))[:, :, None]
     codes = _codes(shifted, scale, kept.reshape(shifted.shape), 0, top)
     if bits == 2:
-        return np.hstack([s & np.uint8(15) | m << np.uint8(4), _pairs(codes, 2), halves(d), halves(low)])
+        return np.hstack([s & np.uint8(15) | m << np.uint8(4), folded(codes, 4), halves(d), halves(low)])
     high, low_m = (of >> np.uint8(4) << np.uint8(6) for of in (s[:, 4:], m[:, 4:]))
     packed = np.hstack([s[:, :4] | high, m[:, :4] | low_m, s[:, 4:] & np.uint8(15) | m[:, 4:] << np.uint8(4)])
-    fifth = [_columns(codes >> np.uint8(4))] if bits == 5 else []
-    return np.hstack([halves(d), halves(low), packed, *fifth, _fours(codes & np.uint8(15))])
+    fifth = [folded(codes >> np.uint8(4), 8)] if bits == 5 else []
+    return np.hstack([halves(d), halves(low), packed, *fifth, folded(codes, 2)])
 
 
 def _over(most: float, x: Array) -> Array:
@@ -114,13 +82,13 @@ def _over(most: float, x: Array) -> Array:
 def _decode_asymmetric(data: Array, bits: int) -> Array:
     if bits == 2:
         s, m = data[:, :16] & np.uint8(15), data[:, :16] >> np.uint8(4)
-        codes, d, low = _of_pairs(data[:, 16:80]), of_halves(data[:, 80:82]), of_halves(data[:, 82:84])
+        codes, d, low = unfolded(data[:, 16:80], 4), of_halves(data[:, 80:82]), of_halves(data[:, 82:84])
     else:
         first, second, third = data[:, 4:8], data[:, 8:12], data[:, 12:16]
         s = np.hstack([first & np.uint8(63), third & np.uint8(15) | first >> np.uint8(6) << np.uint8(4)])
         m = np.hstack([second & np.uint8(63), third >> np.uint8(4) | second >> np.uint8(6) << np.uint8(4)])
-        codes, d, low = _of_fours(data[:, -128:]), of_halves(data[:, :2]), of_halves(data[:, 2:4])
-        codes = codes | _of_columns(data[:, 16:48]) << np.uint8(4) if bits == 5 else codes
+        codes, d, low = unfolded(data[:, -128:], 2), of_halves(data[:, :2]), of_halves(data[:, 2:4])
+        codes = codes | unfolded(data[:, 16:48], 8) << np.uint8(4) if bits == 5 else codes
     scale, minimum = (d * s.astype(f32))[:, :, None], (low * m.astype(f32))[:, :, None]
     return np.asarray(scale * codes.reshape(*s.shape, -1).astype(f32) - minimum)
 
@@ -145,14 +113,14 @@ def q3_k(x: Array) -> Array:
     codes = _codes(x.reshape(-1, 16, 16), scale, kept, -4, 3)
     high = (s >> np.uint8(4)).reshape(-1, 4, 4) << np.array([0, 2, 4, 6], np.uint8)[:, None]
     packed = np.hstack([s[:, :8] & np.uint8(15) | s[:, 8:] << np.uint8(4), high.sum(axis=1, dtype=np.uint8)])
-    return np.hstack([_columns(codes >> np.uint8(2)), _pairs(codes, 2), packed, halves(d)])
+    return np.hstack([folded(codes >> np.uint8(2), 8), folded(codes, 4), packed, halves(d)])
 
 
 def _decode_q3_k(data: Array) -> Array:
     low, high = data[:, 96:104], data[:, 104:108]
     s = np.hstack([low & np.uint8(15), low >> np.uint8(4)])
     s = s | (np.tile(high, 4) >> np.repeat(np.array([0, 2, 4, 6], np.uint8), 4) & np.uint8(3)) << np.uint8(4)
-    codes = _of_pairs(data[:, 32:96]) | _of_columns(data[:, :32]) << np.uint8(2)
+    codes = unfolded(data[:, 32:96], 4) | unfolded(data[:, :32], 8) << np.uint8(2)
     scale = of_halves(data[:, 108:]) * (s.astype(f32) - f32(32))
     return np.asarray(scale[:, :, None] * (codes.astype(f32) - f32(4)).reshape(-1, 16, 16))
 
@@ -166,14 +134,12 @@ def q6_k(x: Array) -> Array:
     d = inverse(iscale)
     codes = _codes(x.reshape(-1, 16, 16), (_half(d) * s.astype(f32))[:, :, None], kept, -32, 31)
     codes = np.where(nothing, np.uint8(0), codes)
-    low = (codes & np.uint8(15)).reshape(-1, 2, 2, 64)
-    return np.hstack([(low[:, :, 0] | low[:, :, 1] << np.uint8(4)).reshape(-1, 128), _pairs(codes >> np.uint8(4), 2),
+    return np.hstack([folded(codes, 2, 64), folded(codes >> np.uint8(4), 4),
                       s.view(np.uint8), halves(d)])  # fmt: skip
 
 
 def _decode_q6_k(data: Array) -> Array:
-    low = data[:, :128].reshape(-1, 2, 1, 64) >> np.array([0, 4], np.uint8)[:, None] & np.uint8(15)
-    codes = low.reshape(-1, 256) | _of_pairs(data[:, 128:192]) << np.uint8(4)
+    codes = unfolded(data[:, :128], 2, 64) | unfolded(data[:, 128:192], 4) << np.uint8(4)
     scale = of_halves(data[:, 208:]) * data[:, 192:208].view(np.int8).astype(f32)
     return np.asarray(scale[:, :, None] * (codes.astype(f32) - f32(32)).reshape(-1, 16, 16))
 
@@ -185,7 +151,7 @@ def iq4(x: Array, super_block: bool) -> Array:
     kernels.table_scales(parts, LINEAR, 7, scales)
     if not super_block:
         kernels.table_codes(parts, inverse(scales), LINEAR, codes)
-        return np.hstack([halves(scales), nibbles(codes)])
+        return np.hstack([halves(scales), folded(codes, 2, 16)])
     eight = scales.reshape(-1, 8)
     d = -np.take_along_axis(eight, np.abs(eight).argmax(axis=1)[:, None], axis=1) / f32(32)
     s = np.clip(_nearest(inverse(d) * eight), -32, 31)
@@ -194,12 +160,11 @@ def iq4(x: Array, super_block: bool) -> Array:
     high = (s >> np.uint8(4)).astype(np.uint16) << np.arange(0, 16, 2, dtype=np.uint16)
     high = high.sum(axis=1, dtype=np.uint16).astype("<u2").view(np.uint8).reshape(-1, 2)
     low = s[:, 0::2] & np.uint8(15) | s[:, 1::2] << np.uint8(4)
-    return np.hstack([halves(d), high, low, nibbles(codes).reshape(len(x), 128)])
+    return np.hstack([halves(d), high, low, folded(codes.reshape(len(x), 256), 2, 16)])
 
 
 def _decode_iq4(data: Array, super_block: bool) -> Array:
-    parts = data[:, -128 if super_block else -16 :].reshape(len(data), -1, 1, 16)
-    values = LINEAR[(parts >> np.array([0, 4], np.uint8)[:, None] & np.uint8(15)).reshape(len(data), -1, 32)]
+    values = LINEAR[unfolded(data[:, -128 if super_block else -16 :], 2, 16)].reshape(len(data), -1, 32)
     if not super_block:
         return np.asarray(values * of_halves(data[:, :2])[:, :, None])
     high = np.ascontiguousarray(data[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & np.uint16(3)

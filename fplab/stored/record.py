@@ -21,8 +21,7 @@ class Stored:
     """A format in which weights lie in files.
 
     ``block``: elements that are stored together; ``size``: their bytes. ``encoder``: finite float32 (n, block) to uint8
-    (n, size), ``decoder`` back to float32. ``library``: whose bytes they are. ``oracle``: another ``encoder``, slow and
-    obviously right; None where there is one alone.
+    (n, size), ``decoder`` back to float32. ``library``: whose bytes they are.
     """
 
     name: str
@@ -31,7 +30,6 @@ class Stored:
     encoder: Coder
     decoder: Coder
     library: str = ""
-    oracle: Coder | None = None
 
     @property
     def bits(self) -> float:
@@ -39,7 +37,7 @@ class Stored:
         return 8 * self.size / self.block
 
     @quotes_call
-    def encode(self, x: Any, oracle: bool = False) -> Array:
+    def encode(self, x: Any) -> Array:
         """The bytes of finite values, uint8, flat: float32, to which other dtypes are rounded, whole blocks of them."""
         with np.errstate(over="ignore"):
             flat = values(x).flat.astype(np.float32, copy=False)
@@ -47,8 +45,7 @@ class Stored:
             raise LabError(f"x has {flat.size:,} elements; {self.name} has blocks of {self.block}.")
         if not np.isfinite(flat).all():
             raise LabError(f"x has NaN or infinity, and {self.name} has neither.")
-        coder = self.oracle if oracle and self.oracle is not None else self.encoder
-        return coder(flat.reshape(-1, self.block)).reshape(-1)
+        return self.encoder(flat.reshape(-1, self.block)).reshape(-1)
 
     @quotes_call
     def decode(self, data: Any) -> Array:
