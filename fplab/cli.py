@@ -524,6 +524,8 @@ def _model_arguments(parser: argparse.ArgumentParser, out: str) -> None:
 def _survey_arguments(parser: argparse.ArgumentParser) -> None:
     _model_arguments(parser, "survey")
     parser.add_argument("--gpu", default="H100", metavar="GPU", help="whose units multiply (default: H100)")
+    fallback = "where that GPU has no unit for a recipe: bf16 multiplies what was quantised in BF16"
+    parser.add_argument("--fallback", metavar="FORMAT", help=fallback)
     formats = "of all operands, without a scale (default: bf16)"
     parser.add_argument("--formats", nargs="*", metavar="FORMAT", default=["bf16"], help=formats)
     parser.add_argument("--recipes", nargs="*", metavar="RECIPE", default=[], help="such as fp8_current mxfp8 nvfp4")
@@ -549,7 +551,10 @@ def _checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
 def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     _model_arguments(parser, "explain")
     for name in ("a", "b"):
-        text = "a way of computing it, as NAME=VALUE: gpu, inputs, recipe, split_k, rows; none: torch's own arithmetic"
+        text = (
+            "a way of computing it, as NAME=VALUE: gpu, inputs, recipe, fallback, split_k, rows; none: torch's own "
+            "arithmetic"
+        )
         parser.add_argument(f"--{name}", nargs="*", metavar="SETTING", default=[], help=text)
 
 

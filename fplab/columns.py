@@ -70,7 +70,13 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     (['a running', 'sum'], ['和在这里停', '滞。'])
     """
     if width_of(text) == len(text):
-        return textwrap.wrap(text, width, subsequent_indent=indent)
+        return textwrap.wrap(
+            text,
+            width,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,  # names of layers
+        )
     lines, line = [], ""
     for piece in re.findall(rf"\s+|[{OPENING}]*(?:{WIDE}|[^\s{WIDE[1:]}+)[{CLOSING}]*", text):
         if width_of(line + piece.rstrip()) > width and line:

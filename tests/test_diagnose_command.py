@@ -1,6 +1,7 @@
 """``fplab survey``, ``explain`` and ``watch``: a stranger's model by its name, an answer in the terminal, its files."""
 
 import csv
+import itertools
 import json
 import os
 import re
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from fplab import cli
+from fplab.columns import WIDE
+from fplab.language import speaking
 
 BUILD = """
 import torch
@@ -25,6 +28,12 @@ def build():
 def own_loss():
     model, batches = build()
     return model, batches, lambda model, batch: (model(batch[0]).square().mean(), model(batch[0]))
+
+def encoder():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model = nn.Sequential(nn.Conv1d(16, 16, 1), layer, nn.Flatten(), nn.Linear(256, 4))
+    return model, [(torch.randn(8, 16, 16), torch.randint(4, (8,))) for _ in range(2)]
 
 class Answer:
     def __init__(self, loss):
@@ -63,7 +72,8 @@ def test_a_survey_says_what_to_take_and_a_line_a_layer_worst_first(here: Path, n
     assert cli.main(["survey", name, "--gpu", "B200", "--recipes", "mxfp8", "nvfp4", "--out", "out"]) == 0
     text = capsys.readouterr().out
     assert re.match(r"(Recommended|No assignment)", text)
-    head, _, *lines = text.split("\n\n")[1].splitlines()
+    head, *more = text.split("\n\n")[1].splitlines()
+    lines = list(itertools.dropwhile(lambda line: not line.startswith("---"), more))[1:]
     assert head.split()[:4] == ["layer,", "worst", "first", "take"]
     assert sorted(line.split()[0] for line in lines) == ["0", "2", "3"]
     effects = [max(abs(float(x)) for x in re.findall(r"[+-]\d\.\de[+-]\d\d", line)) for line in lines]
@@ -87,6 +97,51 @@ def test_explain_and_watch_answer_too(here: Path, capsys: Any) -> None:
     assert {"explain.html", "explain.json", "watch.html", "watch.csv"} <= files
 
 
+def test_a_survey_says_how_far_batches_differ_and_what_a_recipe_leaves_out(here: Path, capsys: Any) -> None:
+    words = ["survey", "strangers_model:encoder", "--recipes", "fp8_current", "mxfp8", "--fallback", "bf16"]
+    assert cli.main(words) == 0
+    text = capsys.readouterr().out
+    assert len(re.findall(r"[+-]\d\.\de-\d\d ± \de-\d\d", text)) >= 9
+    said = " ".join(text.split())
+    assert "of a model, fp8_current has scope transformer_engine, which leaves in high precision: * 0: class" in said
+    assert "* 3: output head (the last layer), which scope transformer_engine leaves out" in said
+    assert "±: the standard deviation over the batches." in said
+    assert "no operand is a weight" not in said  # high in the survey, too
+    held = json.loads((here / "survey/survey.json").read_text())
+    assert [layer for layer, _ in held["scoped"]["fp8_current"]["layers"]] == ["0", "3"]
+
+
+def test_explain_begins_with_the_verdict_and_watch_says_what_it_does_not_measure(here: Path, capsys: Any) -> None:
+    ways = ["--a", "gpu=H100", "inputs=bf16", "--b", "gpu=H100", "recipe=fp8_current"]
+    assert cli.main(["explain", "strangers_model:encoder", *ways]) == 0
+    captured = capsys.readouterr()
+    said = " ".join(captured.out.split())
+    assert re.match(r"1\.\S+ makes the largest part of the difference, \d+% \(unit: H100 wgmma", said)
+    assert "The recipe of way b leaves in high precision: * 0: class Conv1d;" in said
+    assert "Warning" not in captured.err
+    assert cli.main(["watch", "strangers_model:encoder", "--steps", "2", "--recipes", "fp8_current"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "not measured: * 0: a Conv1d, and only nn.Linear is measured" in said
+    assert "* 1.self_attn.out_proj: its weight is multiplied, if at all, without a call of the layer" in said
+    held = json.loads((here / "watch/watch.json").read_text())
+    assert {row["layer"] for row in held["products"]} | set(held["unmeasured"]) == {
+        "0", "1.linear1", "1.linear2", "1.self_attn", "1.self_attn.out_proj", "3"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ["explain", "survey", "watch"])
+def test_chinese_has_no_space_between_chinese_and_no_english_but_names(here: Path, what: str, capsys: Any) -> None:
+    ways = {
+        "explain": ["--a", "gpu=H100", "inputs=bf16", "--b", "gpu=H100", "recipe=fp8_current"],
+        "survey": ["--recipes", "fp8_current"], "watch": ["--steps", "2", "--recipes", "fp8_current"],
+    }  # fmt: skip
+    with speaking("zh"):
+        assert cli.main([what, "strangers_model:encoder", *ways[what]]) == 0
+    text = capsys.readouterr().out
+    assert not re.search(f"(?<={WIDE}) (?={WIDE})|{WIDE} ?[(]", re.sub("[ ]{2,}", "|", text))
+    assert not re.search(r"\b(in a|in b|none|unit|recipe|plan|layer|layers)\b", text)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -98,6 +153,8 @@ def test_explain_and_watch_answer_too(here: Path, capsys: Any) -> None:
         (["survey", "no_such_file.py:build"], "the model 'no_such_file.py:build' cannot be imported"),
         (["survey", "strangers_model:nothing"], "the model 'strangers_model:nothing' gives 3; allowed: MODULE:NAME"),
         (["survey", "strangers_model:build", "--recipes", "nvpf4"], "Did you mean 'nvfp4'"),
+        (["survey", "strangers_model:build", "--recipes", "fp8"], "fp8_block. Did you mean"),  # bf16 once
+        (["survey", "strangers_model:build", "--recipes", "mxfp8"], "GPUs that have one: B200, RTXPRO6000. Software"),
         (["explain", "strangers_model:build", "--a", "gpu"], "--a gpu is not possible; allowed: NAME=VALUE"),
         (["explain", "strangers_model:build", "--b", "gpus=H100"], "unknown setting of a way 'gpus'"),
         (["survey", "pipe.py:build"], "cannot be imported (OSError: [Errno 22] it is no regular file: "),

@@ -470,8 +470,8 @@ def test_recipes_that_cannot_be_are_refused(make: Callable[[], object], message:
 
 @pytest.mark.parametrize(("gpu", "recipe", "name"), [("H100", "mxfp8", "mxfp8_e4m3"), ("RTX 4090", "nvfp4", "nvfp4")])
 def test_a_gpu_without_the_unit_says_what_it_would_do_and_does_so_when_asked(gpu: str, recipe: str, name: str) -> None:
-    with pytest.raises(LabError, match=rf"recipe='{recipe}': .* has no unit for {name}\. .*dequantises to BF16.*"
-                       r"fallback='bf16' does so\. GPUs that have one: B200, RTXPRO6000\."):  # fmt: skip
+    with pytest.raises(LabError, match=rf"recipe='{recipe}': .* has no unit for {name}\. GPUs that have one: B200, "
+                       r"RTXPRO6000\. .*dequantises to BF16.*fallback='bf16' does so\."):  # fmt: skip
         emulate(gpu, recipe=recipe)
     layer = linear()
     with emulate(gpu, recipe=recipes.RECIPES[recipe](scope="all"), fallback="bf16") as run:

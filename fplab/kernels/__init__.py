@@ -143,7 +143,7 @@ class _Wait(threading.local):
             self.kernel = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
             self.left = _functions(function) - _ready
             self.total = len(self.left)
-        elif now - self.said >= (PATIENCE if self.said == self.since else PAUSE):
+        elif self.total and now - self.said >= (PATIENCE if self.said == self.since else PAUSE):
             self.said = now
             far = {"kernel": self.kernel, "done": self.total - len(self.left), "total": self.total}
             root = machine_code.cache_root()

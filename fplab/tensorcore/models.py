@@ -212,10 +212,11 @@ def gpu_name(gpu: str) -> str:
     for name, architecture in WITHOUT.items():
         if re.fullmatch(_pattern(name), wanted):
             raise LabError(f"{gpu} ({architecture}) has no matrix units.")
-    rule = say("unknown {kind} {given}. Allowed: {allowed}.", kind=Message("GPU"), given=repr(gpu))
+    rule = say("unknown {kind} {given}.", kind=Message("GPU"), given=repr(gpu))
     others = say(" By the units that they share also: {names}.", names=", ".join(n for row in ROWS for n in row.names))
     asks = did_you_mean(wanted, {name.lower(): name for name in GPUS})
-    raise LabError(f"{rule.fill(allowed=', '.join(row.label for row in ROWS))}{others}{asks}")
+    allowed = say(" Allowed: {allowed}.", allowed=", ".join(row.label for row in ROWS))
+    raise LabError(f"{rule}{asks}{allowed}{others}")
 
 
 @lru_cache(maxsize=256)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import gettext
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 SOURCE = "en"  # the language that the ids are written in
+BETWEEN_WIDE = re.compile(
+    "(?<=[\u2e80-\u9fff\uff00-\uffef]) (?=[\u2e80-\u9fff\uff00-\uffef])"
+)  # Chinese has no space there
 FIGURE = "figure"  # the context of the texts of figures, which are looked up as they are drawn (draw.lettering)
 REFUSAL = "refusal"  # that of what errors and warnings say, looked up as they are raised (words.patterns)
 _LANGUAGE = f"{__package__.rpartition('.')[0]}.language"  # the module that knows, by spoken()
@@ -92,7 +96,8 @@ class Message(Text):
         found = self.id if language == SOURCE or not self.id else translated(self.id, self.context, language)
         if not self.values:
             return found
-        return found.format(**{k: v.into(language) if isinstance(v, Text) else v for k, v in self.values.items()})
+        found = found.format(**{k: v.into(language) if isinstance(v, Text) else v for k, v in self.values.items()})
+        return found if language == SOURCE else BETWEEN_WIDE.sub("", found)
 
     def fill(self, **values: Any) -> Message:
         """See :meth:`Text.fill`."""
@@ -126,7 +131,8 @@ class Joined(Text):
 
     def into(self, language: str) -> str:
         """Every part in that language."""
-        return _in(self.between, language).join(_in(part, language) for part in self.parts)
+        found = _in(self.between, language).join(_in(part, language) for part in self.parts)
+        return found if language == SOURCE or self.between != " " else BETWEEN_WIDE.sub("", found)
 
     def fill(self, **values: Any) -> Joined:
         """See :meth:`Text.fill`."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...columns import folded, grid
+from ...columns import REPORT, folded, grid
 from ...errors import LabError, integer, reason, summary
 from ...storage import contents, demand_writable
 from ...tensorcore import Plan
@@ -95,8 +95,11 @@ def survey(args: argparse.Namespace) -> int:
     """Print a verdict a layer, worst first, below the recommendation with its loss."""
     demand_writable(args.out)
     model, batches, loss = built(args.model)
-    found = surveying(model, batches, loss, args.formats, args.recipes, gpu=args.gpu, budget=args.budget)
-    print(*folded([str(found.text)]), "", *grid(verdicts(found)), "", sep="\n")
+    on = {"gpu": args.gpu, "fallback": args.fallback}
+    found = surveying(model, batches, loss, args.formats, args.recipes, **on, budget=args.budget)
+    print(*folded([str(found.text)]), "", *grid(verdicts(found), REPORT), "", sep="\n")
+    if found.notes:
+        print(*folded(found.notes), "", sep="\n")
     return _saved(found, args.out)
 
 
@@ -106,7 +109,7 @@ def verdicts(found: Survey) -> list[list[str]]:
     worst = dict[str, float]()
     for row in found.rows:
         if row.phase == "forward":
-            effects.setdefault(row.layer, {})[row.choice] = f"{row.effect:+.1e}"
+            effects.setdefault(row.layer, {})[row.choice] = row.effect_text
             worst[row.layer] = max(worst.get(row.layer, 0.0), abs(row.effect) if row.effect == row.effect else 1e300)
     taken = found.recommended.assignment
     heads = [*map(str, VERDICTS), *(str(EFFECT.fill(choice=choice)) for choice in choices)]

@@ -114,6 +114,7 @@ def explain(
     return Explanation(
         (repr(ways[0]), repr(ways[1])), len(first), ends, change(difference), tuple(result), tuple(settings),
         first_difference.first_difference(whole, steps), left, faithful, whole.runs, time.perf_counter() - began, lost,  # type: ignore[arg-type]
+        tuple(whole.high),
     )  # fmt: skip
 
 

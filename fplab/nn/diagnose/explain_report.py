@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...columns import REPORT, as_csv, folded, grid
-from ...words import NOTHING, Text, joined, say, verbatim
+from ...words import NOTHING, Text, joined, say, say_of, verbatim
 from ..reporting import Report, leading, number
-from .first_difference import FirstDifference
+from .first_difference import ONE_CHAIN, FirstDifference
+from .watch_words import by_reason
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +33,8 @@ UNSEEN = say(
 )
 BACK = say("Each layer alone taken back to way a: {sum:+.3e} together, the rest is {rest:+.3e}.")
 MEAN = say("The mean of both: {sum:+.3e}, the rest is {rest:+.3e}.")
-LARGEST = say("The largest part is {layer}'s: {share:.0%}{causes}.")
+LARGEST = say("{layer} makes the largest part of the difference, {share:.0%}{causes}.")
+HIGH = say("The recipe of way {way} leaves in high precision:")
 LEFT = say("{n:,} layers with the smallest own difference were not tried; their part is in the rest.")
 OTHER = say("Way {way} has other bits here than where its user runs it: something depends on how layers are called.")
 FIRST = say(
@@ -44,12 +46,20 @@ GRAPH = say(
     "Every operation that both ways have gives the same bits in both. Operations of one way alone: {a} in a, {b} in b."
 )
 MOVED = say("Every operation gives the same bits in both ways; only views, copies or integers are others.")
+BECAUSE = say(" ({causes})")
 INHERITED = say("(only what it is given)")
 UNNAMED = say("(nothing that is recorded)")
 OUTSIDE = say("(the output)")
 HEADS = (
     say("layer"), say("differs in"), say("own difference"), say("alone in b"), say("taken back"), say("part of all"),
 )  # fmt: skip
+# The facts of an operation that have a name of the lab's own; others are torch's, such as "eps".
+FACTS = {
+    "unit": say("unit"), "plan": say_of("order of k", "plan"), "recipe": say_of("facts", "recipe"),
+    "store": say_of("facts", "store"), "weights": say("weights"), "operation": say("operation"),
+    "formats": say("formats"), "dtypes": say("dtypes"), "inputs": say_of("facts", "inputs"),
+}  # fmt: skip
+VALUES = {"-": say_of("words", "none"), ONE_CHAIN: say("one chain")}
 PARTS = (say("setting"), say("in a"), say("in b"), say("alone as in b"), say("taken back"))
 
 
@@ -96,7 +106,8 @@ class Explanation(Report):
     ``rows``: by layer, in the order of the model; ``settings``: of both ways, where more than one differs. ``first``:
     the first differing operation. ``left``: how many layers were not tried. ``faithful``: whether each way has the
     bits here that it has with the model as it is; None was not tried. ``runs``: of the model, in ``seconds``. ``lost``:
-    how many values are NaN or infinite in each way; ``whole`` and the layers' parts may then be NaN.
+    how many values are NaN or infinite in each way; ``whole`` and the layers' parts may then be NaN. ``high``: of each
+    way the layers that its recipe leaves in high precision, and why.
     """
 
     FILE = "explain"
@@ -114,6 +125,7 @@ class Explanation(Report):
     runs: int
     seconds: float
     lost: tuple[int, int] = (0, 0)
+    high: tuple[dict[str, Text], ...] = ()
 
     @property
     def rest(self) -> tuple[float, float, float]:
@@ -143,14 +155,11 @@ class Explanation(Report):
         elif row is not None and not self.whole:
             sentences.append(UNSEEN.fill(n=len(self.rows), layer=_layer(row.layer), causes=_because(row.causes)))
         else:
+            if row is not None:
+                because = _because(row.causes)
+                sentences.append(LARGEST.fill(layer=_layer(row.layer), share=self.share(row), causes=because))
             one = WHOLE_ONE.fill(whole=self.whole, a=self.ends[0], b=self.ends[1])
             sentences.append(WHOLE.fill(whole=self.whole, n=self.values) if self.values > 1 else one)
-            for text, name, rest in zip((ALONE, BACK, MEAN), SUMS, self.rest, strict=True):
-                sentences.append(text.fill(sum=math.fsum(getattr(r, name) for r in self.rows), rest=rest))
-        if row is not None and known and self.whole:
-            sentences.append(LARGEST.fill(layer=_layer(row.layer), share=self.share(row), causes=_because(row.causes)))
-        if self.left:
-            sentences.append(LEFT.fill(n=self.left))
         p = self.first
         if p is not None and p.differing:
             first = FIRST.fill(x=p.values[0], y=p.values[1], x_bits=p.bits[0], y_bits=p.bits[1])
@@ -158,10 +167,17 @@ class Explanation(Report):
             place = verbatim(str(list(p.place)))
             sentences.append(first.fill(place=place, differing=p.differing, elements=p.elements))
         elif p is not None:
-            a, b = map(verbatim, p.unlike["operation"])
+            a, b = map(_value, p.unlike["operation"])
             sentences.append(GRAPH.fill(a=a, b=b))
         elif known and self.whole:
             sentences.append(MOVED)
+        if known and self.whole:
+            for text, name, rest in zip((ALONE, BACK, MEAN), SUMS, self.rest, strict=True):
+                sentences.append(text.fill(sum=math.fsum(getattr(r, name) for r in self.rows), rest=rest))
+        if self.left:
+            sentences.append(LEFT.fill(n=self.left))
+        for way, high in zip("ab", self.high, strict=False):
+            sentences += [HIGH.fill(way=way), *by_reason(high)] if high else []
         sentences += [OTHER.fill(way=way) for way, same in zip("ab", self.faithful, strict=True) if same is False]
         return joined(sentences, "\n")
 
@@ -172,7 +188,10 @@ class Explanation(Report):
             shown = leading(self.rows, SHOWN, lambda r: -abs(r.effect))
             yield grid([[*map(str, HEADS)], *map(self._cells, shown)], REPORT)
         if self.settings:
-            cells = [[s.name, s.a, s.b, number(s.alone, "+.2e"), number(s.back, "+.2e")] for s in self.settings]
+            cells = [
+                [*map(str, (_name(s.name), _value(s.a), _value(s.b))), number(s.alone, "+.2e"), number(s.back, "+.2e")]
+                for s in self.settings
+            ]
             yield grid([[*map(str, PARTS)], *cells], REPORT)
 
     def _cells(self, row: Row) -> list[str]:
@@ -208,12 +227,20 @@ class Explanation(Report):
 
 def in_words(causes: dict[str, tuple[str, str]]) -> Text:
     """What is computed otherwise, in words."""
-    result = [CAUSE.fill(name=verbatim(name), a=verbatim(a), b=verbatim(b)) for name, (a, b) in causes.items()]
+    result = [CAUSE.fill(name=_name(name), a=_value(a), b=_value(b)) for name, (a, b) in causes.items()]
     return joined(result, say("; "))
 
 
+def _name(fact: str) -> Text:
+    return FACTS.get(fact) or verbatim(fact)
+
+
+def _value(value: str) -> Text:
+    return VALUES.get(value) or verbatim(value)
+
+
 def _because(causes: dict[str, tuple[str, str]]) -> Text:
-    return joined((verbatim(" ("), in_words(causes), verbatim(")"))) if causes else NOTHING
+    return BECAUSE.fill(causes=in_words(causes)) if causes else NOTHING
 
 
 def _layer(name: str) -> Text:

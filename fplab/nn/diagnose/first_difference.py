@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Tensor = torch.Tensor
+ONE_CHAIN = "one chain"  # a plan that is as usual
 NAMED = 6  # operations that one run alone has, by name
 
 
@@ -165,7 +166,7 @@ def plan_in_words(plan: Plan) -> str:
     """A plan by what is not as in one chain."""
     usual = Plan()
     parts = [f"{name}={value!r}" for name, value in vars(plan).items() if value != getattr(usual, name)]
-    return f"Plan({', '.join(parts)})" if parts else "one chain"
+    return f"Plan({', '.join(parts)})" if parts else ONE_CHAIN
 
 
 def recorded(whole: Hybrids, side: int, keep: int = -1, *, learns: bool = False) -> tuple[Tensor, list[Operation]]:

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from ...errors import LabError, integer, unknown
+from ...words import Text
 from ..emulation import Emulation, emulate
 from .layer_errors import undisturbed
 from .tensors import equal, floating, norm, spelt, wide
@@ -63,8 +64,15 @@ class Way:
         self.emulation()  # refuses what the GPU has no unit for
 
     def emulation(self) -> Emulation | None:
-        """A new emulation, as every run needs one of its own; None for torch's own arithmetic."""
-        return emulate(**self.settings) if self.settings else None
+        """A new emulation, as every run needs one of its own; None for torch's own arithmetic.
+
+        What its recipe leaves high is told once, by the explanation.
+        """
+        if not self.settings:
+            return None
+        result = emulate(**self.settings)
+        result.warned = True
+        return result
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -130,12 +138,13 @@ class Hybrids:
         self.names = {path: path or type(model).__name__ for path in self.modules[0]}
         self.layers = (OUTSIDE, *self.names.values())
         self.dtypes: dict[tuple[int, str, bool], list[torch.dtype]] = {}
+        self.high: list[dict[str, Text]] = [{}, {}]  # of each way the layers that its recipe leaves high, and why
         self.runs = 0
 
     def run(self, of: Of, watcher: Callable[[Hybrid], Any] | None = None, *, learns: bool = False) -> Tensor:
         """The output with every layer in the way that ``of`` says, float64 (n,). ``watcher``: a further context.
 
-        ``learns``: all layers have one way, and the dtypes of what goes in and out of them are noted.
+        ``learns``: all layers have one way; the dtypes of what goes in and out of them, and what stays high, are noted.
         """
         self.runs += 1
         with ExitStack() as stack:
@@ -146,7 +155,10 @@ class Hybrids:
             stack.enter_context(hybrid.open())
             if watcher is not None:
                 stack.enter_context(watcher(hybrid))
-            return flat(self.output(hybrid.root, self._given()))
+            result = flat(self.output(hybrid.root, self._given()))
+        if learns and hybrid.emulation is not None:
+            self.high[hybrid.side] = hybrid.emulation.report().left_high
+        return result
 
     def other_dtypes(self, layer: str) -> dict[str, tuple[str, str]]:
         """The dtypes of what a layer is given and gives, as a fact, where they are others in the two ways."""

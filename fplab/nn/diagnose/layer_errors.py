@@ -18,7 +18,8 @@ from ...errors import LabError, unknown
 from ...kernels import discrepancy as kernel
 from ...scaled import Scaled
 from ...threads import split
-from ..emulation import emulate
+from ...words import Text
+from ..emulation import Emulation
 from ..emulation.delayed import trained_as_before
 from ..emulation.operations import EMULATED
 from ..recipes import RECIPES, Recipe, get_recipe
@@ -28,6 +29,7 @@ from .shadow import Shadow
 from .tensors import floating, reals
 
 Loss = Callable[[nn.Module, Any], Any]
+Emulated = Callable[..., Emulation]  # of recipes, on one GPU
 
 
 class Whole(NamedTuple):
@@ -73,12 +75,13 @@ class Local:
 
 @dataclass(frozen=True)
 class Measured:
-    """One choice on one batch, the multiply-accumulates of each layer, and the exact loss."""
+    """One choice on one batch, the multiply-accumulates of each layer, the exact loss, and what stayed high."""
 
     locals: tuple[Local, ...]
     whole: Whole
     macs: dict[str, int]
     exact: float
+    high: frozenset[str]
 
 
 class Counting(Run):
@@ -146,7 +149,7 @@ def choice_of(given: formats.FormatLike | Recipe) -> Recipe:
         name = formats.get(given).name
     except LabError:
         if isinstance(given, str):
-            raise unknown("format or recipe", given, [*formats.NAMES, *RECIPES]) from None
+            raise unknown("format or recipe", given, dict.fromkeys([*formats.NAMES, *RECIPES])) from None
         raise
     return Recipe(name, high=name)
 
@@ -194,15 +197,15 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                     b.copy_(before)
 
 
-def measure(model: nn.Module, batch: Any, loss: Loss, recipe: Recipe, gpu: str) -> Measured:
+def measure(model: nn.Module, batch: Any, loss: Loss, recipe: Recipe, emulated: Emulated) -> Measured:
     """Forward and backward with a choice for all layers, beside its shadow: as it is, and with all operands exact."""
     run = Counting(None if recipe.products() else formats.get(recipe.high))
     alone = Exact()
-    with undisturbed(model), emulate(gpu, layers={"*": recipe}, inputs=recipe.high), Shadow(alone):
+    with undisturbed(model), emulated(layers={"*": recipe}, inputs=recipe.high), Shadow(alone):
         computed(model, batch, loss)[0].backward()
     shadow = Shadow(run)
     with undisturbed(model):
-        emulation = emulate(gpu, layers={"*": recipe}, inputs=recipe.high)
+        emulation = emulated(layers={"*": recipe}, inputs=recipe.high)
         emulation.quantised = run.quantised
         with emulation, shadow:
             value, logits = computed(model, batch, loss)
@@ -212,10 +215,12 @@ def measure(model: nn.Module, batch: Any, loss: Loss, recipe: Recipe, gpu: str) 
         kl, flips = (math.nan, math.nan) if logits is None else _apart(logits, shadow.exact(logits))
         cosine, gradient = _gradients(model, shadow)
     macs: Counter[str] = Counter()
-    for row in emulation.report().rows:
+    products = emulation.report()
+    for row in products.rows:
         macs[row.layer] += row.macs
     whole = Whole(float(value.detach()) - exact, kl, flips, cosine, gradient, report.rest)
-    return Measured(tuple(_locals(run, _products(alone), report.rows)), whole, dict(macs), exact)
+    local = tuple(_locals(run, _products(alone), report.rows))
+    return Measured(local, whole, dict(macs), exact, frozenset(products.left_high))
 
 
 def _products(run: Run) -> dict[tuple[str, str], Tally]:
@@ -230,12 +235,21 @@ def _products(run: Run) -> dict[tuple[str, str], Tally]:
     }
 
 
+def left_high(model: nn.Module, batch: Any, loss: Loss, recipe: Recipe, emulated: Emulated) -> dict[str, Text]:
+    """The layers that a recipe leaves high by its own scope, and why: of one forward pass."""
+    emulation = emulated(recipe=recipe)
+    emulation.warned = True
+    with undisturbed(model), torch.no_grad(), emulation:
+        computed(model, batch, loss)
+    return emulation.report().left_high
+
+
 def as_run(
-    model: nn.Module, batch: Any, loss: Loss, layers: Mapping[str, Recipe], inputs: str, gpu: str, exact: float,
-    gradients: bool,
+    model: nn.Module, batch: Any, loss: Loss, layers: Mapping[str, Recipe], inputs: str, emulated: Emulated,
+    exact: float, gradients: bool,
 ) -> tuple[float, float]:  # fmt: skip
     """The change of the loss with a choice for each layer, and the cosine of the gradients (NaN if not asked for)."""
-    with undisturbed(model), emulate(gpu, layers=layers, inputs=inputs):
+    with undisturbed(model), emulated(layers=layers, inputs=inputs):
         if not gradients:
             with torch.no_grad():
                 return abs(float(computed(model, batch, loss)[0]) - exact), math.nan

@@ -21,10 +21,14 @@ from torch import nn
 from ...errors import LabError
 from ...formats import several
 from ...seeds import bits as random_bits
+from ...words import Text
 from ..bits import local
 from ..emulation.backends import HOST
+from ..emulation.model_parts import multiplies
 from ..emulation.scaled_products import quantized
 from ..recipes import Recipe, get_recipe
+from . import watch_words as words
+from .nonfinite import ROOT
 from .tensors import Array, bits
 
 PASSES = ("forward", "data_gradient", "weight_gradient")
@@ -94,6 +98,7 @@ class Products:
                 f"recipes={', '.join(names)} has two of one name; give one another: replace(recipe, name=...)."
             )
         self._sums: dict[tuple[str, str], dict[str, Array]] = {}
+        self._met: set[str] = set()  # layers that were called
         self._calls = 0
 
     def add(self, layer: str, x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> None:
@@ -123,6 +128,21 @@ class Products:
 
     def called(self, layer: str, module: nn.Module, args: Any, output: Any) -> None:
         """A layer has run whose operands are measured, once the gradient of its output comes."""
-        if self.recipes and isinstance(module, nn.Linear) and args and output.requires_grad:
+        if not (self.recipes and isinstance(module, nn.Linear)):
+            return
+        self._met.add(layer)
+        if args and output.requires_grad:
             x, linear = args[0].detach(), module
             output.register_hook(lambda dy: self.add(layer, x, linear.weight, dy))
+
+    def unmeasured(self, model: nn.Module) -> dict[str, Text]:
+        """The layers that multiply by weights of their own and have no row, and why."""
+        result: dict[str, Text] = {}
+        measured = {layer for _, layer in self._sums}
+        for name, module in model.named_modules() if self.recipes else ():
+            layer = name or ROOT
+            if layer not in measured and multiplies(module):
+                linear = isinstance(module, nn.Linear)
+                kind = words.NOT_LINEAR.fill(kind=type(module).__name__)
+                result[layer] = kind if not linear else words.NO_OPERANDS if layer in self._met else words.NOT_CALLED
+        return result

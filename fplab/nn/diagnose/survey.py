@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import time
 from collections.abc import Sequence
@@ -20,8 +21,8 @@ from ..ranks import demand_in_one_process
 from ..recipes import Recipe
 from ..reporting import Progress, printed
 from .format_assignment import Assignment, Problem, Tried, search
-from .layer_errors import Loss, as_run, choice_of, computed, measure, undisturbed, width
-from .survey_report import Survey, collected, lacking
+from .layer_errors import Loss, as_run, choice_of, computed, left_high, measure, undisturbed, width
+from .survey_report import Scoped, Survey, collected, lacking
 
 ESTIMATE = say("{n} measurements of {macs:.3g} multiply-accumulates each: about {minutes:.1f} minutes.")
 MEASURED = say("{choice}, batch {batch} of {batches}: loss {loss:+.3e} ({seconds:.0f} s)")
@@ -39,6 +40,7 @@ def survey(
     recipes: Sequence[str | Recipe] = (),
     *,
     gpu: str = "H100",
+    fallback: str | None = None,
     budget: float = 0.01,
     cosine: float | None = 0.99,
     progress: Progress | None = None,
@@ -48,9 +50,9 @@ def survey(
     ``batch``: a list of batches (each whatever ``loss`` takes), or one batch. ``loss(model, batch)``: gives the loss, a
     tensor of one number, or (that, logits (..., classes)). ``formats``: of the operands of all products, without a
     scale. ``recipes``: names or records of :mod:`fplab.nn.recipes`, each tried in every layer, whatever its scope.
-    ``gpu``: whose units multiply. ``budget``: by how much the loss may change, at most. ``cosine``: of all gradients
-    against the exact ones, at least; None lets the recommendation look at the loss alone. ``progress``: receives
-    the estimated time and each measurement; None prints them.
+    ``gpu``: whose units multiply; ``fallback``: as in :func:`fplab.nn.emulate`. ``budget``: by how much the loss may
+    change, at most. ``cosine``: of all gradients against the exact ones, at least; None lets the recommendation look at
+    the loss alone. ``progress``: receives the estimated time and each measurement; None prints them.
 
     Every choice runs forward and backward for all layers in the unit's bits, beside a shadow, once as it is and once
     with exact operands in each product. Parameters, gradients, buffers and the random state are left as they were.
@@ -83,8 +85,9 @@ def survey(
     choices = {item.name: item for item in map(choice_of, (*several(formats), *several(recipes)))}
     if not batches or not choices:
         raise LabError("there is nothing to survey: pass a batch, and at least one format or recipe.")
+    emulated = functools.partial(emulate, gpu, fallback=fallback)
     for choice in choices.values():
-        emulate(gpu, layers={"*": choice}, inputs=choice.high)  # refuses what the GPU has no unit for
+        emulated(layers={"*": choice}, inputs=choice.high)  # refuses what the GPU has no unit for
     report = progress or printed
     began = time.perf_counter()
     report(_estimate(model, batches[0], loss, len(choices) * len(batches)))
@@ -92,7 +95,7 @@ def survey(
     for name, choice in choices.items():
         for i, each in enumerate(batches):
             started = time.perf_counter()
-            result[name, i] = measured = measure(model, each, loss, choice, gpu)
+            result[name, i] = measured = measure(model, each, loss, choice, emulated)
             seconds = time.perf_counter() - started
             text = MEASURED.fill(choice=name, batch=i + 1, batches=len(batches), loss=measured.whole.loss)
             report(text.fill(seconds=seconds))
@@ -110,7 +113,7 @@ def survey(
     def run(assignment: Assignment) -> Tried:
         layers = {glob.escape(layer): choices[assignment[layer]] for layer in inner_first}
         both = [
-            as_run(model, each, loss, layers, choices[base].high, gpu, result[base, i].exact, cosine is not None)
+            as_run(model, each, loss, layers, choices[base].high, emulated, result[base, i].exact, cosine is not None)
             for i, each in enumerate(batches)
         ]
         tried = problem.tried(assignment, *zip(*both, strict=True))
@@ -118,7 +121,12 @@ def survey(
         return tried
 
     trials, untried = search(problem, [uniform(name) for name in choices], run)
-    return Survey(gpu, budget, cosine, rows, wholes, trials, untried, time.perf_counter() - began)
+    scoped = {}
+    for name, choice in choices.items():
+        high = left_high(model, batches[0], loss, choice, emulated) if choice.products() else {}
+        if own := tuple((layer, why) for layer, why in high.items() if layer not in result[name, 0].high):
+            scoped[name] = Scoped(str(choice.scope), own)
+    return Survey(gpu, budget, cosine, rows, wholes, trials, untried, time.perf_counter() - began, scoped)
 
 
 def _estimate(model: nn.Module, batch: Any, loss: Loss, n: int) -> Text:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from ...columns import REPORT, folded, grid
-from ...words import Text, joined, say
+from ...words import LIST, Text, joined, say
 from ..emulation.product_log import PHASES
 from ..reporting import Report, leading, number
 from .format_assignment import PerChoice, Tried
 from .layer_errors import Local, Measured, Whole
+from .watch_words import by_reason
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,6 +33,11 @@ LOSS_ALONE = say(
     "Gradients do not enter the choice: with all layers in {choice} their cosine is {least:.2f}, the least of what is "
     "chosen. cosine= asks for one."
 )
+SCOPED = say(
+    "A survey tries a recipe in every layer with weights. As the recipe of a model, {choices} has scope {scope}, which "
+    "leaves in high precision:"
+)
+OVER_BATCHES = say("±: the standard deviation over the batches.")
 UNTRIED = say("{n} assignments that might be cheaper were not run.")
 MIXED = say("{choice} for {n} layer{s}")
 WHOLE = (
@@ -54,13 +60,28 @@ class Row(Local):
     bits_spread: float
     effect_spread: float
 
+    @property
+    def effect_text(self) -> str:
+        """The effect on the loss, with its spread over the batches where there are several."""
+        spread = "" if math.isnan(self.effect_spread) else f" ± {self.effect_spread:.0e}"
+        return f"{self.effect:+.1e}{spread}"
+
+
+@dataclass(frozen=True)
+class Scoped:
+    """The layers with weights that a recipe, here tried in all, leaves high by its own ``scope``, and why."""
+
+    scope: str
+    layers: tuple[tuple[str, Text], ...]
+
 
 @dataclass(frozen=True, repr=False)
 class Survey(Report):
     """``rows``: by layer, pass and choice. ``wholes``: by choice, (mean, standard deviation) over the batches.
 
     ``trials``: the assignments that were run, every choice for all layers among them; ``untried``: how many were not
-    run that might be cheaper than the recommendation; ``seconds``: what all of it took.
+    run that might be cheaper than the recommendation; ``seconds``: what all of it took. ``scoped``: by recipe what
+    its own scope leaves high.
     """
 
     FILE = "survey"
@@ -74,6 +95,7 @@ class Survey(Report):
     trials: tuple[Tried, ...]
     untried: int
     seconds: float
+    scoped: Mapping[str, Scoped] = field(default_factory=dict)
 
     @property
     def recommended(self) -> Tried:
@@ -107,9 +129,23 @@ class Survey(Report):
             sentences.append(UNTRIED.fill(n=self.untried))
         return joined(sentences, " ")
 
+    @property
+    def notes(self) -> list[str]:
+        """Which layers each recipe leaves high where it is not tried in all, and what the spread is."""
+        notes = list[Text]()
+        alike: dict[Scoped, list[str]] = {}
+        for name, scoped in self.scoped.items():
+            alike.setdefault(scoped, []).append(name)
+        for scoped, names in alike.items():
+            notes += [SCOPED.fill(choices=joined(names, LIST), scope=scoped.scope), *by_reason(dict(scoped.layers))]
+        if self.rows and not math.isnan(self.rows[0].effect_spread):
+            notes.append(OVER_BATCHES)
+        return list(map(str, notes))
+
     def paragraphs(self) -> Iterator[list[str]]:
-        """The recommendation, a table of the whole by choice, and one of the layers."""
+        """The recommendation, what else is to be known, a table of the whole by choice, and one of the layers."""
         yield folded([str(self.text)])
+        yield folded(self.notes)
         whole = [[*map(str, WHOLE)]]
         for choice, (mean, spread) in self.wholes.items():
             whole.append([choice, *(_pair(m, s) for m, s in zip(mean, spread, strict=True))])
@@ -123,13 +159,13 @@ class Survey(Report):
         return [
             row.layer, str(PHASES[row.phase]), row.choice, f"{row.local:.1e}", f"{row.inherited:.1e}",
             number(row.amplification, ".2f"), *shares,
-            f"{row.bits:.1f}", f"{row.effect:+.1e}" if row.weight else "", "*" if mine else "",
+            f"{row.bits:.1f}", row.effect_text.replace(" ", "") if row.weight else "", "*" if mine else "",
         ]  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
         """See :meth:`Report.facts`."""
         wholes = {c: {"mean": m, "spread": s} for c, (m, s) in self.wholes.items()}
-        names = ("gpu", "budget", "cosine", "seconds", "rows", "wholes", "trials", "untried")
+        names = ("gpu", "budget", "cosine", "seconds", "rows", "wholes", "trials", "untried", "scoped")
         return {name: wholes if name == "wholes" else getattr(self, name) for name in names}
 
     def figure(self, theme: str = "light") -> Figure:

@@ -34,7 +34,8 @@ class Report(Base):
 
     It speaks the language of :func:`fplab.lang`; the figure is in English.
     ``rows``: every layer and kind. ``scales``: by format of 16 bits the loss scale it needs. ``first``: the first
-    infinity or NaN. ``products``: what each recipe that was asked for would lose in each layer's products.
+    infinity or NaN. ``products``: what each recipe that was asked for would lose in each layer's products;
+    ``unmeasured``: the other layers with weights to multiply by, and why.
     """
 
     FILE = "watch"
@@ -51,6 +52,7 @@ class Report(Base):
     rows: tuple[Row, ...]
     scales: dict[str, LossScale]
     products: tuple[ProductRow, ...]
+    unmeasured: dict[str, Text]
     _advice: tuple[Text, ...] = field(repr=False)
     _notes: tuple[Text, ...] = field(repr=False)
     formats: tuple[Format, ...] = field(repr=False)
@@ -62,7 +64,7 @@ class Report(Base):
         yield folded([self.headline, *self.notes])
         yield folded(self.advice, REPORT, " " * words.LABEL)
         yield [self.table(MOST_ROWS, REPORT)]
-        if self.products:
+        if self.products or self.unmeasured:
             yield [self.products_table(REPORT)]
 
     def csv(self) -> str:
@@ -137,7 +139,11 @@ class Report(Base):
         for layer in dict.fromkeys(row.layer for row in self.products):
             mine = [result.get((layer, name)) for name in names]
             cells.append([layer, *("" if row is None else _products(row) for row in mine)])
-        return "\n".join([*grid(cells, width), *folded([str(words.PRODUCTS_LEGEND)], width or REPORT)])
+        below: list[Text] = [words.PRODUCTS_LEGEND] if self.products else []
+        if self.unmeasured:
+            below += [words.UNMEASURED, *words.by_reason(self.unmeasured)]
+        shown = grid(cells, width) if self.products else []
+        return "\n".join([*shown, *folded(map(str, below), width or REPORT)])
 
     def _whole(self, kind: str) -> list[str]:
         """All layers of a kind as one row, and what all of them stand."""
@@ -253,7 +259,8 @@ def make_report(seen: Seen, limits: Limits) -> Report:
     largest = {shown: tuple(seen._fingerprints.largest(kind)) for kind, shown in kinds.items()}
     return Report(
         seen.name, type(seen._optimizer).__name__, seen.steps, counted, seen.skipped, limits,
-        seen.first, seen.first_kept, result, kept, products, advice, tuple(notes), seen.formats,
+        seen.first, seen.first_kept, result, kept, products,
+        seen.products.unmeasured(seen._model), advice, tuple(notes), seen.formats,
         Cuts(seen.formats), largest,
     )  # fmt: skip
 

@@ -4,7 +4,7 @@
 ('weight gradients', '状态 exp_avg')
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...columns import padded
@@ -47,6 +47,14 @@ def named(names: Sequence[str], most: int, more: Text) -> Text:
     return joined((shown, more.fill(n=len(names) - most)), NEXT) if len(names) > most else shown
 
 
+def by_reason(reasons: Mapping[str, Text]) -> list[Text]:
+    """Lines of a list: layers, each with its reason; those of one reason together."""
+    layers: dict[Text, list[str]] = {}
+    for layer, why in reasons.items():
+        layers.setdefault(why, []).append(layer or "-")
+    return [REASON.fill(layers=named(names, 4, MORE_LAYERS), why=why) for why, names in layers.items()]
+
+
 def advice(label: Text, text: Text) -> Text:
     """A sentence behind its label."""
     return joined((Padded(label, LABEL), text))
@@ -65,6 +73,7 @@ class Padded(Text):
 
 
 NEXT, AND, SEMICOLON = NOTHING, say(" and "), CLAUSE
+REASON = say("* {layers}: {why}")
 
 # --- the head ---------------------------------------------------------------------------------------------------
 HEADLINE = say("{model} with {optimizer}: {steps} steps{skipped}{part}")
@@ -165,6 +174,10 @@ PRODUCTS_LEGEND = say(
     "error of a layer's products: forward / data gradient / weight gradient; *: more than twice that of normal "
     "numbers, keep it high"
 )
+UNMEASURED = say("not measured:")
+NOT_LINEAR = say("a {kind}, and only nn.Linear is measured")
+NOT_CALLED = say("its weight is multiplied, if at all, without a call of the layer")
+NO_OPERANDS = say("no gradient came to its output, or its operands were not finite, or are another process's in part")
 
 # --- the table --------------------------------------------------------------------------------------------------
 HEADS = (say("layer"), say("kind"), say("zero"), say("binades"))

@@ -26,7 +26,7 @@ from .settings import Scaling, Settings
 class Emulation(Run):
     """What :func:`emulate` returns: a context manager, and :meth:`report` in and after the block."""
 
-    _warned = False
+    warned = False  # of a recipe that quantised no operand
     _thread = 0
 
     def __enter__(self) -> Emulation:
@@ -62,15 +62,16 @@ class Emulation(Run):
     def _demand_quantised(self) -> None:
         """Warns, once, of a recipe whose scope left every product high."""
         recipe = self.settings.recipe
-        if self._warned or recipe is None or not recipe.scope_record.modules or self.log.follows:
+        if self.warned or recipe is None or not recipe.scope_record.modules or self.log.follows:
             return
         high = self.report().high
         if not high:
             return
-        self._warned = True
+        n = sum(row.count for row in high)
+        self.warned = True
         warn(
             f"recipe={recipe.name!r} with scope {recipe.scope} has quantised no operand of "
-            f"{sum(row.count for row in high):,} products: {high[0].layer or '-'}: {high[0].why}. report() says why of "
+            f"{n:,} product{'s' * (n != 1)}: {high[0].layer or '-'}: {high[0].why}. report() says why of "
             "each; with scope='all' a recipe takes every product, and layers= gives one to layers by name."
         )
 

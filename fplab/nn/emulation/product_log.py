@@ -106,6 +106,14 @@ class Report(Base):
         """The products that a recipe left high."""
         return tuple(row for row in self.rows if row.why is not None)
 
+    @property
+    def left_high(self) -> dict[str, Text]:
+        """The layers of those products, with the first reason of each."""
+        result: dict[str, Text] = {}
+        for row in self.high:
+            result.setdefault(row.layer, row.why)  # type: ignore[arg-type]
+        return result
+
     def paragraphs(self) -> Iterator[list[str]]:
         """The products by layer, the steps, what a recipe left high and why, and the open questions."""
         cells = [tuple(map(str, HEADS)), *(_cells(row) for row in self.rows)]
