@@ -95,7 +95,8 @@ def run(args: Arguments) -> int:
     report = findings.write(ordered, out)
     if args.claims:
         print(table.rule, *times(done, time.perf_counter() - start, jobs), "", sep="\n")
-    print(*findings.screen(ordered, report, width, colour), *remarks(done), sep="\n")
+    screen = findings.screen(ordered, report, terminal_width(most=sys.maxsize), colour)
+    print(*screen, *remarks(done), sep="\n")
     return int(bool(failures([row for ended in done for row in ended.rows])))
 
 

@@ -19,6 +19,7 @@ T = TypeVar("T")
 SPACES = "\n\u00a0\u3000"  # what Python counts as not printable, and a terminal merely shows
 WIDE = "[\u2e80-\u9fff\uff00-\uffef]"  # Chinese characters and marks, in a regular expression
 BREAKS = re.compile(r"(?<= )|(?<=/)|(?<=\.\.)|(?<=[a-z]\.)|(?<=\.)(?=[a-z])")  # where a cell may go on below
+WIDEST = 120  # columns of a terminal that are filled: longer lines are hard to read
 OPENING, CLOSING = "（《“", "，。；：！？、）》”"  # marks that no line ends with, and none begins with
 
 
@@ -41,10 +42,10 @@ def harmless(value: T, line: str = "\n") -> T:
     return value
 
 
-def terminal_width(stream: TextIO | None = None) -> int:
-    """Columns to fill, 60 to 120: the terminal's, ``COLUMNS``, or 100 where there is no terminal."""
+def terminal_width(stream: TextIO | None = None, most: int = WIDEST) -> int:
+    """Columns to fill, 60 to ``most``: the terminal's, ``COLUMNS``, or 100 where there is no terminal."""
     fallback = 80 if (stream or sys.stdout).isatty() else 100
-    return max(60, min(WIDEST, shutil.get_terminal_size((fallback, 24)).columns))
+    return max(60, min(most, shutil.get_terminal_size((fallback, 24)).columns))
 
 
 def width_of(text: str) -> int:
@@ -86,7 +87,22 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     return [*lines, line.rstrip()] if line.strip() else lines
 
 
-WIDEST = 120  # columns of a terminal that are filled: longer lines are hard to read
+CLAUSES = re.compile("[;,:](?= )|[；，：]")  # what a clause ends with
+
+
+def shortened(text: str, width: int) -> str:
+    """A text in one line of at most so many columns: what does not fit is left out from the end of a clause, or a word.
+
+    >>> shortened("INT8 is 3.1% off; LLM.int8() stays at 0.3%", 30), shortened("a running sum", 11)
+    ('INT8 is 3.1% off …', 'a running …')
+    """
+    if width_of(text) <= width:
+        return text
+    line = wrapped(text, width - 2)[0]
+    ends = [mark.start() for mark in CLAUSES.finditer(f"{line} ") if 2 * width_of(line[: mark.start()]) >= width]
+    return f"{line[: ends[-1]] if ends else line} …"
+
+
 REPORT = 100  # columns of a report that nobody gave a width
 
 

@@ -100,8 +100,11 @@ def test_run_ends_in_a_line_an_experiment_and_where_the_report_is(
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
     assert lines[:3] == ["pass  toy  every square is there", "", "The picture of each: runs/quick/NAME.svg"]
-    assert re.fullmatch(r"[12] comparisons wait for a GPU; on a machine that has one: fplab record --out DIR", lines[3])
-    assert re.match(r"4 claims: . pass, . absent. Each with its evidence: runs/quick/report.html, or", lines[4])
+    waiting = r"Of the ([12]) absent \1 wait for a GPU; on a machine that has one: fplab record --out DIR"
+    assert re.fullmatch(waiting, lines[3])
+    assert re.match(
+        r"4 claims: . pass, . absent. Whole sentences, figures, evidence: runs/quick/report.html; ", lines[4]
+    )
     assert captured.err == ""
     names = sorted(path.name for path in Path("runs/quick").glob("[!.]*"))
     assert names == ["MANIFEST.json", "report.html", "toy.csv", "toy.svg"]

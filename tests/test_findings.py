@@ -1,5 +1,6 @@
 """What a run ends in: a line an experiment, and a report in one file that a browser reads offline."""
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -56,17 +57,33 @@ def test_the_screen_has_a_line_an_experiment_in_the_order_of_the_ladder(run: Any
     assert [line.split()[:2] for line in lines[:3]] == [["FAIL", "early"], ["absent", "broken"], ["pass", "late"]]
     assert lines[2] == f"pass    late    {ANSWER}"
     assert lines[3:5] == ["", f"The picture of each: {tmp_path / 'NAME.svg'}"]
-    assert lines[5].startswith("4 claims: 2 pass, 1 FAIL, 1 absent. Each with its evidence: ")
+    assert lines[5].startswith("4 claims: 2 pass, 1 FAIL, 1 absent. Whole sentences, figures, evidence: ")
     assert lines[6:] == ["FAIL early: claim 1 [proved]: 1 against 2"]
     painted = findings.screen(run, tmp_path / "report.html", 200, colour=True)
     assert re.sub("\x1b\\[[0-9;]*m", "", "\n".join(painted)) == "\n".join(lines)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_no_line_is_longer_than_the_terminal(run: Any, language: str) -> None:
+def test_no_line_is_longer_than_the_terminal_and_each_finding_has_one(run: Any, language: str) -> None:
     with speaking(language):
-        lines = findings.screen(run, Path("r.html"), 60, colour=False)
-    assert all(width_of(line) <= 60 for line in lines)
+        lines = findings.screen(run, Path("r.html"), 33, colour=False)
+    assert all(width_of(line) <= 33 for line in lines)
+    assert (
+        lines[:3]
+        == {
+            "en": ["FAIL    early   claim 0", "absent  broken", "pass    late    a quarter of …"],
+            "zh": ["不通过  early   论断 0", "暂缺    broken", "通过    late    四分之一的梯度 …"],
+        }[language]
+    )
+
+
+def test_what_is_absent_waits_for_a_gpu_or_for_something_else(tmp_path: Path) -> None:
+    done = finished(tmp_path, "one", passed(), absent("no GPU"), absent("no GPU"), absent("at the full size"))
+    kinds = ["proved", "hardware, live", "hardware, recorded", "measured here"]
+    rows = tuple(dataclasses.replace(row, evidence=kind) for row, kind in zip(done.rows, kinds, strict=True))
+    found = findings.in_order([dataclasses.replace(done, rows=rows)], ["one"])
+    text = "\n".join(findings.screen(found, Path("r.html"), 200, colour=False))
+    assert "Of the 3 absent 2 wait for a GPU; on a machine that has one: fplab record --out DIR; 1 for the full" in text
 
 
 def test_the_report_is_one_file_in_both_languages(run: Any, tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ..columns import padded, width_of, wrapped
+from ..columns import padded, shortened, width_of, wrapped
 from ..storage import write_text
-from ..words import Text, say, verbatim
+from ..words import CLAUSE, Text, joined, say, verbatim
 from .outcomes import Evidence, Status
 from .runner import Finished
 from .table import COLOURS, STATUS, WRONG, failing, paint, tally
@@ -18,9 +18,10 @@ from .table import COLOURS, STATUS, WRONG, failing, paint, tally
 FILE = "report.html"
 HARDWARE = (Evidence.RECORDED.value, Evidence.LIVE.value)
 LANGUAGES = ("en", "zh")
-WAITING = say("{n} comparisons wait for a GPU; on a machine that has one: fplab record --out DIR")
 PICTURES = say("The picture of each: {path}")
-WHOLE = say("{counts}. Each with its evidence: {report}, or in a table: fplab run --claims")
+WAITING = say("Of the {absent} absent {n} wait for a GPU; on a machine that has one: fplab record --out DIR")
+OTHERS = say("{n} for the full size (--full) or a library that is not here")
+WHOLE = say("{counts}. Whole sentences, figures, evidence: {report}; a table: fplab run --claims")
 RANKED = (*WRONG, Status.PASS, Status.ABSENT)
 
 
@@ -72,17 +73,19 @@ def screen(findings: Sequence[Finding], report: Path, width: int, colour: bool) 
     shown = [(str(STATUS[finding.status]), finding) for finding in findings]
     first = max((width_of(status) for status, _ in shown), default=0)
     second = max((width_of(finding.name) for finding in findings), default=0)
-    lead, lines = " " * (first + second + 4), []
+    lines = []
     for status, finding in shown:
-        text = wrapped(str(finding.sentence), width - len(lead)) or [""]
-        head = f"{paint(padded(status, first), COLOURS[finding.status], colour)}  {padded(finding.name, second)}  "
-        lines += [head + text[0], *(lead + line for line in text[1:])]
+        text = shortened(str(finding.sentence), width - first - second - 4)
+        head = paint(padded(status, first), COLOURS[finding.status], colour)
+        lines.append(f"{head}  {padded(finding.name, second)}  {text}".rstrip())
     rows = [row for finding in findings for row in finding.done.rows]
     below: list[Text] = []
     if any(finding.figures for finding in findings):
         below.append(PICTURES.fill(path=report.parent / "NAME.svg"))
-    if waiting := sum(row.evidence in HARDWARE and row.outcome.status is Status.ABSENT for row in rows):
-        below.append(WAITING.fill(n=waiting))
+    absent = [row.evidence in HARDWARE for row in rows if row.outcome.status is Status.ABSENT]
+    if waiting := sum(absent):
+        others = [OTHERS.fill(n=len(absent) - waiting)] if len(absent) > waiting else []
+        below.append(joined([WAITING.fill(absent=len(absent), n=waiting), *others], CLAUSE))
     below.append(WHOLE.fill(counts=tally(rows), report=report))
     told = [line for text in below for line in wrapped(str(text), width)]
     return [*lines, "", *told, *failing(rows, width, colour)]

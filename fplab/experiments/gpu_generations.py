@@ -408,8 +408,8 @@ E.claim(
     superior("learning", "The networks learn on every machine",
              Quantity("share of right answers", right_share, right_share), 0.1, 0.4),
 )  # fmt: skip
-E.answer("another GPU changes {gpu:.0f} of the answers at most, another seed {seed:.0f}; {share:.0%} of the weights "
-         "end with other bits", gpu=lambda r: int(changed_by_gpu(r).max()),
+E.answer("another GPU changes at most {gpu:.0f} of {n:,} answers, another seed {seed:.0f}; {share:.0%} of the weights "
+         "end with other bits", gpu=lambda r: int(changed_by_gpu(r).max()), n=lambda r: r.answers.sizes["digit"],
          seed=lambda r: float(changed_by_seed(r).mean()),
          share=of("differ", run=OTHERS, step=-1))  # fmt: skip
 

@@ -385,8 +385,8 @@ E.claim(
              above(descent.at(update="FP32") * 0.5, descent.at(update="nearest")),
              alike(descent.at(update="master") / descent.at(update="FP32"), 1, within=0.05)),
 )  # fmt: skip
-E.answer("at a small learning rate BF16 weights alone take {nearest:.2f} nats off the loss, with an FP32 copy "
-         "{copy:.2f}, as FP32 does", nearest=descent.at(update="nearest"), copy=descent.at(update="master"),
+E.answer("BF16 weights take {nearest:.2f} nats off the loss, with an FP32 copy {copy:.2f}, as FP32 does, at a small "
+         "learning rate", nearest=descent.at(update="nearest"), copy=descent.at(update="master"),
 )  # fmt: skip
 
 

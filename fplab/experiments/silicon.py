@@ -140,7 +140,7 @@ def products(r: Result) -> Outcome:
 
 
 E.answer(
-    "{n:,} results of this CPU's units were compared bit by bit; {wrong:,} differ from the lab's",
+    "of {n:,} results of this CPU's units {wrong:,} differ from the lab's, bit by bit",
     n=lambda r: int(r.compared.sum() + r.predicted.sum()),
     wrong=lambda r: int(r.differing.sum() + r.wrong.sum()),
 )

@@ -213,8 +213,8 @@ def machine(r: Result) -> Outcome:
     return verdict(any(trained(r.p, task, "dynamic", 0).skipped.any() for task in JOBS), joined(texts, CLAUSE))
 
 
-E.answer("unscaled, {zeros:.0%} of the first layer's FP16 gradients are 0 and {bare:.0%} of the variance is explained; "
-         "scaled by 2^16 {scaled:.0%}, in FP32 {fp32:.0%}", bare=auto[0], scaled=auto[1], fp32=auto[2],
+E.answer("unscaled FP16 explains {bare:.0%} of the variance, scaled by 2^16 {scaled:.0%}, FP32 {fp32:.0%}; unscaled "
+         "{zeros:.0%} of the first layer's gradients are 0", bare=auto[0], scaled=auto[1], fp32=auto[2],
          zeros=of("zeros").then("zeros", lambda x: x[:, 0]))  # fmt: skip
 
 
