@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.metadata
+import importlib.util
 import os
 import pkgutil
+import platform
 import sys
+import time
 import traceback
+from pathlib import Path
 
 import benchmarks
+from fplab import num_threads
+from fplab.columns import as_csv
+from fplab.hardware.environment import cpu_name
+from fplab.storage import write_text
 
-from .timing import GOALS, LIBRARIES, import_seconds, judged
+from .timing import COMPARED, GOALS, LIBRARIES, Compared, import_seconds, judged
 
 NAMES = [m.name for m in pkgutil.iter_modules(benchmarks.__path__) if not m.name.startswith("_") and m.name != "timing"]
 
@@ -23,7 +31,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--toy", action="store_true", help="sizes that only show that everything runs; goals do not count"
     )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="where peers beside the lab go, as CSV: the site's page"
+    )
     given = parser.parse_args(argv)
+    began = time.perf_counter()
     if unknown := set(given.names) - set(NAMES):
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(NAMES)}")
     if given.toy:
@@ -42,9 +54,25 @@ def main(argv: list[str] | None = None) -> int:
     missed = [] if given.toy else [goal for goal in GOALS if goal.missed]
     told = "not judged" if given.toy else f"{len(missed)} missed"
     print(f"{len(GOALS)} goals, {told}" + "".join(f"\n  {goal}" for goal in missed))
+    if given.out:
+        write(given.out, time.perf_counter() - began)
     if failed:
         print(f"failed: {', '.join(failed)}")
     return int(bool(failed or missed))
+
+
+def write(path: Path, wall: float) -> None:
+    """Peers beside the lab as CSV, below what the machine is: ``wall`` seconds were spent on all of it."""
+    names = ("numpy", "numba", "torch", "ml_dtypes", "gfloat", "torchao")
+    versions = {name: importlib.metadata.version(name) for name in names if importlib.util.find_spec(name)}
+    used = sum(os.times()[:4]) / wall
+    about = {
+        "date": time.strftime("%Y-%m-%d"), "processor": cpu_name(), "cores": num_threads(), "cores used": f"{used:.2f}",
+        "Python": platform.python_version(), **versions,
+    }  # fmt: skip
+    rows = [("machine", what, "", value) for what, value in about.items()]
+    rows += [(*one[:3], f"{one.times:.3g}") for one in COMPARED]
+    write_text(path, as_csv([Compared._fields, *rows]))
 
 
 if __name__ == "__main__":

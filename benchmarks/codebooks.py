@@ -14,7 +14,7 @@ import fplab
 from fplab import codebooks
 from fplab.training import Adam8bit
 
-from .timing import aligned, judged, ratios, sized, table
+from .timing import aligned, compared, judged, ratios, sized, table
 
 N = sized(1 << 24, 1 << 14)
 QUANTISE, DEQUANTISE, FOREACH, FUSED = 3.0, 1.5, 1.0, 4.0
@@ -70,6 +70,7 @@ def adam_table(cores: int) -> str:
         "32-bit states, the same kernel": adam(Adam8bit, state_bits=32),
     }
     found = ratios(work["torch foreach"], work, rounds=sized(7, 1))
+    compared("adam", "2^24 parameters", {n if "torch" in n else f"fplab, {n}": ratio for n, ratio in found.items()})
     rows = []
     for name, r in found.items():
         limited = name.startswith("8-bit, blocks")

@@ -27,7 +27,7 @@ from fplab.nn.recipes import RECIPES
 from fplab.tensorcore import matmul
 from fplab.training.transformer import transformer as gpt2
 
-from .timing import judged, seconds, sized, table
+from .timing import compared, judged, seconds, sized, table
 
 MLP, TRANSFORMER = "MLP 64-256-256-10, batch 128", "transformer 128 x 4, sequence 128, batch 16"
 GPT2 = "GPT-2 small (124M), 128 tokens"
@@ -160,6 +160,7 @@ def layers(rounds: int) -> list[tuple[str, ...]]:
         plain, emulated = in_turn(rounds, lambda: a @ b, functools.partial(forward, recipe))
         predicted = SIZE**3 / rate(recipe, SIZE) + 2 * seconds(lambda: np.abs(a).max())
         what = f"linear {SIZE}, {recipe or 'H100 FP16'}"
+        compared("nn", what, {"fplab": emulated / plain})
         rows.append((
             what, f"{SIZE**3 / 1e6:,.0f}", f"{1e3 * plain:.2f}", f"{1e3 * predicted:.1f}", f"{1e3 * emulated:.1f}",
             judged(what, emulated / plain, LAYER_LIMIT, ".1f"), f"{LAYER_LIMIT:g}",
@@ -179,6 +180,7 @@ def main(rounds: int = sized(10, 1)) -> None:
             math.ceil(rounds * more), *work
         )  # the short one needs more rounds to find a quiet moment
         what = f"{name}, {recipe or 'H100 FP16'}"
+        compared("nn", what, {"fplab": emulated / plain})
         rows.append((
             what, f"{macs / 1e6:,.0f}", f"{1e3 * plain:.2f}", f"{1e3 * (plain + macs / rate(recipe)):.1f}",
             f"{1e3 * emulated:.1f}", judged(what, emulated / plain, limit, ".1f"), f"{limit:g}",

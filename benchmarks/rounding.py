@@ -9,7 +9,7 @@ import numpy as np
 
 import fplab
 
-from .timing import aligned, judged, ratios, seconds, sized, table
+from .timing import aligned, compared, judged, ratios, seconds, sized, table
 
 N = sized(1 << 24, 1 << 14)
 SMALL = sized(1 << 18, 1 << 10)  # for peers too slow for N; their ratio is against a copy's time per element
@@ -178,6 +178,7 @@ def peers_table(cores: int) -> str:
         for name, work in slow_peers(fmt, small).items():
             work()
             found[name] = min(seconds(work) for _ in range(3)) / SMALL / (copy / N)
+        compared("rounding", fmt, found)
         rows += [(f"{fmt} {name}", f"{r:.2f}", f"{r / found['fplab']:.1f}") for name, r in found.items()]
     fplab.set_num_threads(None)
     return table("RNE against peers (all cores each)", ("times a copy", "ratio", "of fplab's time"), rows)

@@ -15,7 +15,7 @@ import torch
 import fplab
 from fplab import scaled
 
-from .timing import aligned, judged, ratios, seconds, sized, table
+from .timing import aligned, compared, judged, ratios, seconds, sized, table
 
 N = sized(1 << 24, 1 << 16)
 SMALL = sized(1 << 20, 1 << 16)  # for peers that would need minutes for N
@@ -68,6 +68,7 @@ def peers_table(cores: int) -> str:
             work["fplab, and back"] = lambda s=scheme: scaled.quantize(x, s).dequantize()
             work["microxcaling as its source reads, and back"] = lambda s=scheme: routes.microxcaling(x, s)
         found = ratios(lambda: np.copyto(out, x), work, rounds=sized(5, 1))
+        compared("scaled", name, found)
         rows += [(f"{name}, {who}", f"{ratio:.1f}") for who, ratio in found.items()]
     return table(f"Against peers, 2^20 float32, {cores} cores each; np.copyto = 1", ("times a copy", "ratio"), rows)
 

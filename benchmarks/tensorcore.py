@@ -14,7 +14,7 @@ import numpy as np
 from fplab import num_threads, set_num_threads
 from fplab.tensorcore import get, matmul
 
-from .timing import judged, seconds, sized
+from .timing import compared, judged, seconds, sized
 
 CELLS = (
     ("H100", "fp16", "fp32", None), ("H100", "bf16", "fp32", None), ("H100", "tf32", "fp32", None),
@@ -54,6 +54,7 @@ def main(size: int = sized(1024, 64)) -> None:
         usual = usual or taken
         most = FASTEST if (gpu, inputs, output) == CELLS[0][:3] else SLOWEST
         ratio = judged(f"{model.name}, of numpy", taken / numpy_time, most, ".1f")
+        compared("tensorcore", model.name, {"fplab": taken / numpy_time})
         print(f"{model.name:44} {macs / taken / 1e9:7.2f} GMAC/s {ratio:>8} x numpy")
     special, small = a.copy(), (a * np.float32(2.0**-15), b * np.float32(2.0**-15))
     special[:, ::16] = np.inf

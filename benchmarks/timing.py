@@ -35,6 +35,23 @@ class Goal(NamedTuple):
 GOALS: list[Goal] = []  # all that were measured in this process
 
 
+class Compared(NamedTuple):
+    """How many times the time of a yardstick, which the benchmark names, a piece of work takes, and in whose hands."""
+
+    benchmark: str
+    work: str
+    who: str
+    times: float
+
+
+COMPARED: list[Compared] = []  # what the site shows, peers beside the lab
+
+
+def compared(benchmark: str, work: str, times: dict[str, float]) -> None:
+    """Note the ratios of a piece of work, by who does it."""
+    COMPARED.extend(Compared(benchmark, work, who, ratio) for who, ratio in times.items())
+
+
 def judged(what: str, value: float, most: float, form: str = ".2f") -> str:
     """A value for a table, with its verdict where it misses its goal; the goals make the exit status."""
     GOALS.append(goal := Goal(what, value, most))

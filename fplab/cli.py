@@ -327,8 +327,9 @@ def pages(args: Arguments) -> int:
     folder = here if (here := Path("notebooks")).is_dir() else notebooks()
     limit = integer("--limit", args.limit, 1, 86400)
     problems = write(
-        args.names, args.out, folder, lambda text: print(text, file=sys.stderr, flush=True), limit, Path("CHANGELOG.md")
-    )
+        args.names, args.out, folder, lambda text: print(text, file=sys.stderr, flush=True), limit,
+        changes=Path("CHANGELOG.md"), measured=Path("figures/benchmarks.csv"),
+    )  # fmt: skip
     for problem in problems:
         complain(str(problem))
     print(args.out / "index.html")

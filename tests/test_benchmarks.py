@@ -1,6 +1,7 @@
 """The benchmarks run to their end, and a missed goal, or one that fails, is their exit status."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,30 @@ def test_a_missed_goal_is_the_exit_status(benchmarks, monkeypatch, capsys):
     assert main.main(["memory", "--toy"]) == 0
     monkeypatch.setattr(memory, "main", lambda: print(timing.judged("nothing", float("nan"), 2.0)))
     assert main.main(["memory"]) == 1
+
+
+def test_peers_beside_the_lab_are_kept_when_asked_and_the_site_shows_them(benchmarks, monkeypatch, tmp_path):
+    from fplab.pages.benchmarks import MEANING, page
+
+    main, memory, timing = benchmarks
+    monkeypatch.setattr(timing, "COMPARED", found := [])
+    monkeypatch.setattr(main, "COMPARED", found)
+    monkeypatch.setattr(memory, "main", lambda: timing.compared("rounding", "fp16", {"fplab": 0.8219, "numpy": 6.83}))
+    assert main.main(["memory"]) == 0
+    assert not list(tmp_path.iterdir())
+    assert main.main(["memory", "--out", str(tmp_path / "kept.csv")]) == 0
+    lines = (tmp_path / "kept.csv").read_text().splitlines()
+    assert lines[0] == "benchmark,work,who,times"
+    assert [line.split(",")[1] for line in lines[1:5]] == ["date", "processor", "cores", "cores used"]
+    assert lines[-2:] == ["rounding,fp16,fplab,0.822", "rounding,fp16,numpy,6.83"]
+    for language, program in (("en", "np.copyto of the same"), ("zh", "以单核 np.copyto 复制同一个")):
+        text = page(tmp_path / "kept.csv", language)
+        assert "<td>fp16</td><td>0.822</td><td>6.83</td>" in text
+        assert program in text
+        assert text.count("\n## ") == 1  # of what was measured
+    kept = page(ROOT / "figures" / "benchmarks.csv", "en")
+    assert all(f"## {heading.en}\n" in kept for heading, _ in MEANING.values())
+    assert {"numpy", "torch", "ml_dtypes", "gfloat", "torchao"} <= set(re.findall(r">([\w ]+)</th>", kept))
 
 
 def test_one_that_fails_is_the_exit_status_and_the_others_run(benchmarks, monkeypatch, capsys):

@@ -34,13 +34,15 @@ def chapters(folder: Path) -> tuple[Chapter, ...]:
 def write(
     names: Sequence[str] = (), out: Path = Path("pages"), folder: Path = Path("notebooks"),
     tick: Callable[[str], None] = lambda text: None, limit: int = executed.LIMIT, changes: Path | None = None,
+    measured: Path | None = None,
 ) -> list[Text]:  # fmt: skip
     """Write the site into ``out``: ``index.html``, and a folder for each language. Returns what went wrong, said.
 
     ``names``: of notebooks in ``folder``, or their beginnings, such as "04": which to run, all unless given; the others
     are shown as they ran before, or without outputs. A run is kept until the notebook or the package changes, so a
     build that was interrupted goes on. ``tick`` is told each step with its time. ``limit``: seconds that a cell may
-    take. ``changes``: the changelog. A cell that fails ends nothing: it shows its error, and is named in the result.
+    take. ``changes``: the changelog. ``measured``: what ``python -m benchmarks --out`` wrote. A cell that fails ends
+    nothing: it shows its error, and is named in the result.
     Raises LabError for a name that is unknown.
     """
     executed.needed()
@@ -62,7 +64,7 @@ def write(
     for language in LANGUAGES:
         start = time.perf_counter()
         pages = source.Source(out / KEPT / "source" / language, language)
-        source.write(pages, course, runs[language], text)
+        source.write(pages, course, runs[language], text, measured)
         made = build(pages.folder, out / language, out / KEPT / "doctrees" / language, language)
         problems += made
         count = len(list((out / language).rglob("*.html")))

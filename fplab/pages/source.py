@@ -12,7 +12,7 @@ from .. import sums
 from ..storage import write_text
 from ..widgets.shell import picture
 from ..words import Text, given, say
-from . import cookbook, glossary, live, reference, topics
+from . import benchmarks, cookbook, glossary, live, reference, topics
 from .executed import Chapter, Run
 
 PART = {language: re.compile(rf'<div class="fplab-{language}"[^>]*>(.*?)</div>', re.S) for language in ("en", "zh")}
@@ -70,10 +70,12 @@ class Source:
                 path.unlink()
 
 
-def write(source: Source, course: Sequence[Chapter], runs: Mapping[str, Run], changes: str = "") -> None:
+def write(
+    source: Source, course: Sequence[Chapter], runs: Mapping[str, Run], changes: str = "", measured: Path | None = None
+) -> None:
     """The pages of chapters with what ran of them, of cookbook, reference, topics and glossary, and their contents.
 
-    ``runs``: by the chapter's name. ``changes``: the changelog, in Markdown.
+    ``runs``: by the chapter's name. ``changes``: the changelog, in Markdown. ``measured``: of benchmarks, a CSV.
     """
     there = {chapter.name for chapter in course}
     for chapter in course:
@@ -87,10 +89,15 @@ def write(source: Source, course: Sequence[Chapter], runs: Mapping[str, Run], ch
         source.put(f"reference/{module}.md", reference.page(module, source.language) + listed)
     for one in (topics, glossary):
         source.put(f"{one.NAME}.md", _page(source, one.TITLE, one.ABOUT, one.table(course, source.language)))
+    more = [topics.NAME, glossary.NAME]
+    if measured is not None and measured.is_file():
+        more.append(benchmarks.NAME)
+        source.put(f"{benchmarks.NAME}.md", benchmarks.page(measured, source.language))
     if changes:
+        more.append("changes")
         note = "" if source.language == "en" else f"*{source.say(ENGLISH)}*\n\n"
         source.put("changes.md", f"# {source.say(CHANGES)}\n\n{note}{changes}")
-    source.put("index.md", _start(source, course, bool(changes)))
+    source.put("index.md", _start(source, course, more))
     source.clean()
 
 
@@ -141,7 +148,7 @@ def contents(title: str, names: Sequence[str], depth: int = 1) -> str:
     return f"```{{toctree}}\n:hidden:\n:maxdepth: {depth}\n:caption: {title}\n\n{listed}\n```\n"
 
 
-def _start(source: Source, course: Sequence[Chapter], changes: bool) -> str:
+def _start(source: Source, course: Sequence[Chapter], more: Sequence[str]) -> str:
     """What the laboratory is, at one sight: a number that surprises, a widget that moves, three doors; the contents."""
     from ..widgets import bits
 
@@ -154,7 +161,6 @@ def _start(source: Source, course: Sequence[Chapter], changes: bool) -> str:
         f'<a class="fplab-door" href="{at}"><b>{html.escape(say(name))}</b><span>{html.escape(say(about))}</span></a>'
         for name, about, at in ((*LEARN, f"course/{course[0].name}.html"), *DOORS)
     )
-    more = [one.NAME for one in (topics, glossary)] + ["changes"] * changes
     parts = (
         f"# {say(TITLE)}", say(SURPRISE.fill(total=total, right=409.6)), f'<div class="fplab-doors">{doors}</div>',
         say(TRY), f"<div>{widget}</div>", *_overview(source, course),
