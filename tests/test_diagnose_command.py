@@ -121,7 +121,7 @@ def test_explain_begins_with_the_verdict_and_watch_says_what_it_does_not_measure
     assert "Warning" not in captured.err
     assert cli.main(["watch", "strangers_model:encoder", "--steps", "2", "--recipes", "fp8_current"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "not measured: * 0: a Conv1d, and only nn.Linear is measured" in said
+    assert "not measured: * 0: a Conv1d, and only linear layers are measured" in said
     assert "* 1.self_attn.out_proj: its weight is multiplied, if at all, without a call of the layer" in said
     held = json.loads((here / "watch/watch.json").read_text())
     assert {row["layer"] for row in held["products"]} | set(held["unmeasured"]) == {

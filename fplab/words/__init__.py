@@ -22,9 +22,8 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 SOURCE = "en"  # the language that the ids are written in
-BETWEEN_WIDE = re.compile(
-    "(?<=[\u2e80-\u9fff\uff00-\uffef]) (?=[\u2e80-\u9fff\uff00-\uffef])"
-)  # Chinese has no space there
+WIDE = r"[\u2e80-\u9fff\uff00-\uffef]"  # Chinese characters and marks
+BETWEEN_WIDE = re.compile(f"(?<={WIDE}) (?={WIDE})")  # where Chinese has no space
 FIGURE = "figure"  # the context of the texts of figures, which are looked up as they are drawn (draw.lettering)
 REFUSAL = "refusal"  # that of what errors and warnings say, looked up as they are raised (words.patterns)
 _LANGUAGE = f"{__package__.rpartition('.')[0]}.language"  # the module that knows, by spoken()

@@ -175,7 +175,7 @@ PRODUCTS_LEGEND = say(
     "numbers, keep it high"
 )
 UNMEASURED = say("not measured:")
-NOT_LINEAR = say("a {kind}, and only nn.Linear is measured")
+NOT_LINEAR = say("a {kind}, and only linear layers are measured")
 NOT_CALLED = say("its weight is multiplied, if at all, without a call of the layer")
 NO_OPERANDS = say("no gradient came to its output, or its operands were not finite, or are another process's in part")
 
