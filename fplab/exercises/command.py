@@ -26,7 +26,6 @@ KEPT = say("kept in {path}")
 STARTED = say("{n} exercises wait in {path}; fplab exercise check {path} looks at those that you have answered.")
 WRITTEN = say("{n} rows in {path}")
 GRADED = say("{pupil}: {points:g} points, {right} of {n} passed{note}")
-HIDDEN = "the solution of {name!r} is shown with --teacher; --hint of fplab exercise show helps before."
 FORMS = ("file", "nbgrader", "classroom")
 
 
@@ -173,7 +172,8 @@ def show_one(args: Arguments) -> int:
 
 def show_solution(args: Arguments) -> int:
     if not args.teacher:
-        raise LabError(HIDDEN.format(name=exercise(args.name).name))
+        name = exercise(args.name).name
+        raise LabError(f"the solution of {name!r} is shown with --teacher; --hint of fplab exercise show helps before.")
     print(exercise(args.name).solution())
     return 0
 
