@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toy
+from prove import __main__ as prove
 from refusals import refuses
 from withstand import apart
 
@@ -327,14 +328,12 @@ def test_a_full_disk_is_a_sentence(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_proof_that_cannot_be_remembered_ends_in_a_sentence(tmp_path: Path) -> None:
+def test_a_proof_that_cannot_be_remembered_ends_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").touch()
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.prove", "--quick", "--part", "fma", "--state", str(tmp_path / "file")],
-        cwd=Path(__file__).parent.parent, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"prove: cannot write to {str(tmp_path / 'file')!r}: File exists.")
+    assert prove.main(["--quick", "--part", "fma", "--state", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err.startswith(f"prove: cannot write to {str(tmp_path / 'file')!r}: File exists.")
 
 
 # --- reading ----------------------------------------------------------------------------------------------------
