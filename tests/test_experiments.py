@@ -3,8 +3,6 @@
 import dataclasses
 import importlib
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -100,25 +98,6 @@ def test_every_module_of_the_folder_is_an_experiment_or_the_frame() -> None:
 def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(LabError, match=r"unknown experiment 'formts'. Allowed: .*. Did you mean 'formats'?"):
         experiments.load("formts")
-
-
-def test_they_import_where_only_numpy_is_installed() -> None:
-    code = """
-import sys
-BLOCKED = {"numba", "llvmlite", "matplotlib", "torch", "tqdm", "ml_dtypes", "gfloat", "gmpy2", "scipy", "sklearn"}
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in BLOCKED:
-            raise ImportError(f"{name} is blocked")
-sys.meta_path.insert(0, Blocked())
-from fplab import experiments
-for name in experiments.NAMES:
-    one = experiments.load(name)
-    print(name, len(one.asks(one.quick)))
-"""
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=SOURCE, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == list(experiments.NAMES)
 
 
 def test_its_claims_kill_mutants(name: str) -> None:

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from fplab import experiments
 from fplab.nn import recipes
 
 # A use, and the libraries that it does not import.
@@ -31,12 +32,14 @@ WITHOUT = [
      "print(*(name for name in RECIPES if fplab.memory.estimate('gpt2', recipe=name).total))", [*recipes.RECIPES]),
     ("matplotlib ml_dtypes numba torch", "import fplab.experiments.formats as formats\n"
      "print(formats.E.asks(formats.E.quick)[3].inputs()['codes'].size)", ["256"]),
+    ("gfloat gmpy2 llvmlite matplotlib ml_dtypes numba scipy sklearn torch tqdm", "from fplab.experiments import *\n"
+     "print(*(name for name in NAMES if load(name).asks(load(name).quick) or True))", [*experiments.NAMES]),
 ]  # fmt: skip
 
 
 def printed(code: str) -> list[str]:
     code = f"import sys; import fplab.cli\n{code}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
