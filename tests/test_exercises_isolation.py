@@ -2,12 +2,12 @@
 
 import os
 import platform
-import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from fresh import python
 from test_exercises_process import at_home, written  # noqa: F401
 from withstand import attacks
 
@@ -117,8 +117,7 @@ largest_e4m3 = 448 if hits == (1, 0) else str(hits)
 def test_kernels_that_are_kept_are_not_compiled_again(tmp_path, monkeypatch, capsys):
     cache = tmp_path / "cache"
     monkeypatch.setenv("FPLAB_CACHE_DIR", str(cache))
-    compiled = subprocess.run([sys.executable, "-c", KERNEL + "print(hits)"], capture_output=True, text=True)
-    assert compiled.stdout == "(0, 1)\n", compiled.stderr
+    assert python(KERNEL + "print(hits)") == "(0, 1)\n"
     before = {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
     assert before
     assert checked(tmp_path, KERNEL, "--limit", "60") == 0, capsys.readouterr().out
@@ -212,7 +211,7 @@ def test_where_bubblewrap_cannot_begin_its_reason_is_said(tmp_path, monkeypatch,
 @pytest.mark.parametrize(
     ("make", "says"),
     [(lambda path: path.symlink_to("other.py"), "a link may lead to what others have handed in"),
-     (os.mkfifo, "--isolated reads a plain file"), (Path.mkdir, "--isolated reads a plain file"),
+     (os.mkfifo, "--isolated reads a plain file"), (Path.mkdir, "has no file of answers"),
      (lambda path: None, "mine.py': No such file or directory.")],
     ids=["link", "pipe", "folder", "nothing"],
 )  # fmt: skip
