@@ -3,8 +3,6 @@
 import ctypes
 import ctypes.util
 import platform
-import subprocess
-import sys
 from typing import Any
 
 import gmpy2
@@ -12,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from fresh import python
 from helpers import Array, assert_same, random_floats, raw
 from operations import operand_codes, values_of
 
@@ -87,7 +86,7 @@ def test_fp32_flush_modes_are_the_hardwares(tmp_path: Any) -> None:
         a, b = np.concatenate([a, c]), np.concatenate([b, scale.astype(np.float32)])
     a, b = (np.where(np.isnan(v), np.float32(1.5), v) for v in (a, b))
     np.save(tmp_path / "in.npy", np.stack([a, b]))
-    subprocess.run([sys.executable, "-c", HARDWARE_FLUSH, tmp_path / "in.npy", tmp_path / "out.npy"], check=True)
+    python(HARDWARE_FLUSH, tmp_path / "in.npy", tmp_path / "out.npy")
     found = np.load(tmp_path / "out.npy")
     for op, want in zip(("add", "sub", "mul", "div", "sqrt"), found, strict=True):
         operands = (np.abs(a),) if op == "sqrt" else (a, b)

@@ -1,15 +1,13 @@
 """What is not an array of numbers, a format or a rounding is refused with words; what is unusual but sound works."""
 
-import os
 import re
-import subprocess
-import sys
 import warnings
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from fresh import python
 from refusals import refuses
 
 import fplab
@@ -214,12 +212,6 @@ def test_the_public_name_is_quoted() -> None:
         fplab.integers.quantize([float("nan")], fplab.integers.symmetric(1.0))
 
 
-def test_modules_of_training_are_there_without_an_import_of_their_own() -> None:
-    code = "import fplab; print(fplab.training.scalers.__name__, fplab.training.policies.get('fp32').name)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout == "fplab.training.scalers fp32\n", done.stderr
-
-
 @pytest.mark.parametrize(
     ("chosen", "said"),
     [("fr", "x has dtype bool"), ("en-GB", "x has dtype bool"), ("zh", "x 的 dtype 是 bool"),
@@ -227,10 +219,9 @@ def test_modules_of_training_are_there_without_an_import_of_their_own() -> None:
 )  # fmt: skip
 def test_a_fresh_process_refuses_in_the_language_of_its_environment(chosen: str, said: str):
     code = "import fplab\ntry: fplab.quantize(True, 'fp16')\nexcept fplab.LabError as error: print(error, fplab.lang())"
-    own = os.environ | {"FPLAB_LANG": chosen, "PYTHONIOENCODING": "utf-8"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", env=own, check=True)
-    assert said in done.stdout
-    assert done.stdout.split()[-1] == ("zh" if "的" in said else "en")
+    printed = python(code, FPLAB_LANG=chosen)
+    assert said in printed
+    assert printed.split()[-1] == ("zh" if "的" in said else "en")
 
 
 def test_integers_that_no_dtype_holds_are_taken_where_float64_holds_them():

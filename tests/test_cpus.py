@@ -5,15 +5,13 @@ a digest. :mod:`cpus` runs this file and others with other CPUs imitated.
 """
 
 import hashlib
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import cpus
 import numpy as np
 import pytest
+from fresh import python
 from helpers import Array, specials
 
 import fplab
@@ -182,10 +180,7 @@ print(cpu_target.target_context.codegen()._get_host_cpu_name(), torch.backends.c
 @pytest.mark.parametrize("name", list(cpus.CPUS)[:2])
 def test_the_imitation_holds(name: str) -> None:
     compiled, units = cpus.CPUS[name]
-    done = subprocess.run([sys.executable, "-c", IMITATED], env=os.environ | cpus.environment(name),
-                          capture_output=True, text=True, check=True)  # fmt: skip
-    assert done.stderr == ""
-    found, capability, features = done.stdout.split()
+    found, capability, features = python(IMITATED, warnings="error", **cpus.environment(name)).split()
     assert found == compiled
     assert capability == {"default": "DEFAULT", "avx2": "AVX2"}[units]
     assert int(features) <= {"default": 0, "avx2": 2}[units]

@@ -1,13 +1,11 @@
 """A few elements, which the oracle answers where a kernel would first have to be compiled: as the kernels do."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from fresh import python
 from helpers import EVERY, assert_same, combinations, fmt_id, random_floats, specials
 from tensorcore_cases import REGIMES, operand, powers, representative
 
@@ -168,9 +166,7 @@ print(len(few._made), *set(few._made.values()))
 def test_a_kernel_in_the_cache_makes_all_products() -> None:
     """Three of matrices and three of batches, by few exponents and many; one with scales; that of rows."""
     for allowed, found in (("0", "0"), ("1000", "8 inf")):
-        run = subprocess.run([sys.executable, "-c", CACHED], env=os.environ | {"FPLAB_FEW": allowed}, text=True,
-                             capture_output=True, check=True)  # fmt: skip
-        assert run.stdout.strip() == found
+        assert python(CACHED, FPLAB_FEW=allowed).strip() == found
 
 
 def test_what_is_asked_often_gets_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,9 +186,9 @@ def test_a_first_call_compiles_nothing(tmp_path: Any) -> None:
     several = "import fplab; print(fplab.add(1, 2, 'fp16', flags=True), fplab.sum([1, 2], 'bf16'), fplab.few._left)"
     one = "import fplab; fplab.add(1, 2, 'fp16')"
     for allowed, code, compiled in (("1000", several, False), ("0", one, True)):
-        environment = os.environ | {"FPLAB_CACHE_DIR": str(tmp_path), "FPLAB_FEW": allowed}
-        subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
+        python(code, FPLAB_CACHE_DIR=str(tmp_path), FPLAB_FEW=allowed)
         assert bool(list(tmp_path.rglob("*.nbc"))) is compiled
-    wrong = subprocess.run([sys.executable, "-c", several], env=os.environ | {"FPLAB_FEW": "many"}, capture_output=True,
-                           text=True, check=False)  # fmt: skip
-    assert "FPLAB_FEW='many' is not an integer; allowed: 0 to 4611686018427387904." in wrong.stderr
+    with pytest.raises(
+        AssertionError, match=r"FPLAB_FEW='many' is not an integer; allowed: 0 to 4611686018427387904\."
+    ):
+        python(several, FPLAB_FEW="many")

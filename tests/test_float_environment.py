@@ -2,14 +2,13 @@
 
 import ctypes
 import platform
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
+from fresh import python
 from test_nn_emulate_operands import deciding
 
 import fplab
@@ -101,5 +100,4 @@ def test_where_it_cannot_be_set_the_lab_refuses(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_program_that_flushes_from_its_start_has_the_same_bits() -> None:
     text = "import torch; torch.set_flush_denormal(True); import fplab; print(fplab.quantize(2.0**-130, 'bf16'))"
-    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-    assert float(ended.stdout) == 2.0**-130
+    assert float(python(text)) == 2.0**-130

@@ -1,9 +1,7 @@
 """What a use of the package imports, and what it works without: each in a process of its own."""
 
-import subprocess
-import sys
-
 import pytest
+from fresh import python
 
 from fplab import experiments
 from fplab.nn import recipes
@@ -22,6 +20,16 @@ LIGHT = [
      "with style.themed('dark'): style.new_figure().subplots()", "matplotlib.pyplot"),
 ]  # fmt: skip
 
+PICTURES = """
+for name in fplab.widgets.NAMES:
+    widget = getattr(fplab.widgets, name)
+    assert "<svg" in widget.render(widget.State())
+fplab.course.figure("formats")._repr_html_()
+try:
+    fplab.widgets.bits.widget()
+except fplab.LabError as error:
+    print("ipywidgets is not installed, which this needs: pip install" in str(error))
+"""
 # The libraries that are missing, and what a use prints all the same.
 WITHOUT = [
     ("numba", "import fplab.tensorcore.models, fplab.hardware.corpus", []),
@@ -32,16 +40,16 @@ WITHOUT = [
      "print(*(name for name in RECIPES if fplab.memory.estimate('gpt2', recipe=name).total))", [*recipes.RECIPES]),
     ("matplotlib ml_dtypes numba torch", "import fplab.experiments.formats as formats\n"
      "print(formats.E.asks(formats.E.quick)[3].inputs()['codes'].size)", ["256"]),
+    ("", "print(fplab.training.scalers.__name__, fplab.training.policies.get('fp32').name)",
+     ["fplab.training.scalers", "fp32"]),
+    ("ipywidgets matplotlib torch", PICTURES, ["True"]),
     ("gfloat gmpy2 llvmlite matplotlib ml_dtypes numba scipy sklearn torch tqdm", "from fplab.experiments import *\n"
      "print(*(name for name in NAMES if load(name).asks(load(name).quick) or True))", [*experiments.NAMES]),
 ]  # fmt: skip
 
 
 def printed(code: str) -> list[str]:
-    code = f"import sys; import fplab.cli\n{code}"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return python(f"import sys; import fplab.cli\n{code}", warnings="error").split()
 
 
 @pytest.mark.parametrize(("use", "heavy"), LIGHT)

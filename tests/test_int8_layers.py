@@ -1,14 +1,12 @@
 """Integer layers in torch: the very bits of fplab.integers, in any model."""
 
-import os
 import platform
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import refusals
 import torch
+from fresh import python
 from torch import nn
 
 from fplab import integers
@@ -107,11 +105,7 @@ def test_products_are_exact_where_torchs_own_saturate() -> None:
     """Where oneDNN may use AVX2 alone, torch's INT8 products are wrong if it is oneDNN that torch calls on this CPU:
     what the lab says of them is so, and its own are right either way.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", PRODUCTS],
-        capture_output=True, text=True, env=os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}, check=True,
-    )  # fmt: skip
-    saturates, theirs, ours, wrapped = done.stdout.split()
+    saturates, theirs, ours, wrapped = python(PRODUCTS, ONEDNN_MAX_CPU_ISA="AVX2").split()
     assert (saturates, theirs) in (("True", "False"), ("False", "True"))
     assert (ours, wrapped) == ("True", str(-(2**31)))
 

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from fresh import python
 
 from fplab import interrupts, processes
 
@@ -99,5 +100,4 @@ def test_importing_the_package_leaves_interrupts_alone() -> None:
     code = (
         "import signal, sys; sys.argv = ['/bin/fplab']; import fplab; print(signal.getsignal(signal.SIGINT).__name__)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "default_int_handler\n"
+    assert python(code) == "default_int_handler\n"

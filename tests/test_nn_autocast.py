@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from autocast_calls import CALLS, CUDA_ONLY, overload
+from fresh import python
 from refusals import refuses
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -239,12 +240,7 @@ with autocast("bf16"): x @ x
 assert results() == before
 print(len(before))
 """
-    import subprocess
-    import sys
-
-    done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parent, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) == 2 * len(CALLS) + 6
+    assert int(python(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}){script}")) == 2 * len(CALLS) + 6
 
 
 # --- eligibility ----------------------------------------------------------------------------------------------------

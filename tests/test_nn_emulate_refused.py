@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 from emulated import random
+from fresh import python
 from refusals import refuses
 from torch import nn
 from torch.nn import functional
@@ -132,10 +131,8 @@ with emulate("H100"):
 
 def test_torch_compile_is_refused_cached_or_not() -> None:
     """A fresh process: the compiler's caches and the moment it is first loaded are part of the question."""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILED], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
     refused = "torch.compile inside fplab.nn.emulate: a compiled model runs kernels of its ow"
-    assert done.stdout.splitlines() == ["False", *[refused] * 5, "True"]
+    assert python(COMPILED, warnings="ignore").splitlines() == ["False", *[refused] * 5, "True"]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ import copy
 import dataclasses
 import io
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 import refusals
 import torch
+from fresh import python
 from refusals import refuses
 from torch import Tensor, nn
 
@@ -308,5 +307,4 @@ print(torch.equal(first[0], second[0]), first[1:] == second[1:] == (None, 2))
 
 def test_the_compiler_of_torch_is_imported_by_those_alone_who_compile() -> None:
     """A fresh process; with and without it an optimizer does the same, also inside a compiled function."""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FRESH], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["False", "[2.0, 2.0] None", "True", "True True"]
+    assert python(FRESH, warnings="ignore").splitlines() == ["False", "[2.0, 2.0] None", "True", "True True"]

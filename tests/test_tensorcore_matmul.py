@@ -3,8 +3,6 @@
 import itertools
 import math
 import re
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Iterator
 from decimal import Decimal, localcontext
@@ -13,6 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import refusals
+from fresh import python
 from tensorcore_cases import bits, exact_bits, operand, representative
 
 import fplab
@@ -227,7 +226,7 @@ for threads in (1, 2):  # with one the kernels are compiled, however long that t
 
 def test_a_batch_in_threads_asks_for_no_further_threads() -> None:
     """K of 3 is filled up to 16 or 32 products: each matrix of the batch was split again, and waited for the batch."""
-    subprocess.run([sys.executable, "-c", HANGS], check=True)
+    python(HANGS)
 
 
 def ieee_sum(parts: list[np.ndarray], fmt: str = "fp32") -> np.ndarray:

@@ -12,6 +12,7 @@ from types import ModuleType
 
 import jedi
 import pytest
+from fresh import python
 
 import fplab
 
@@ -45,8 +46,7 @@ def public(name: str) -> list[str]:
 
 @cache
 def completed() -> dict[str, list[list[str]]]:
-    words = [sys.executable, "-c", COMPLETING, json.dumps([*PACKAGES, *PARTS])]
-    return json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    return json.loads(python(COMPLETING, json.dumps([*PACKAGES, *PARTS])).splitlines()[-1])
 
 
 def table(name: str) -> dict[str, str]:
