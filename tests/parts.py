@@ -89,11 +89,12 @@ PARTS = {
     "cpus": ("test_cpus.py::test_the_imitation_holds", "test_cpu_units.py"),
     # Properties on more than MOST examples.
     "properties": (),
-    # That claims, exercises and bounds notice faults: each is computed again with a fault in it.
+    # That claims, exercises, bounds and every route of a unit notice faults: each is computed again with one in it.
     "mutants": (
         "experiments/test_*.py::test_a_mutant_is_killed",
         "experiments/test_*.py::test_what_mutants_compute_holds_without_their_faults",
         "test_bounds.py::test_a_mutant_of_*", "test_exercises.py::test_each_mutant_fails_with_its_own_message",
+        "test_tensorcore_fields.py::test_a_changed_field_changes_every_route_alike",
     ),
     # The units of every GPU, and those that no GPU has, inferred from their outputs.
     "units": (
