@@ -58,18 +58,22 @@ def emulated_steps(recipe: Any, gpu: str, steps: int = STEPS) -> list[torch.Tens
 
 
 class Route:
-    """The products of one recipe, by hand. ``step`` counts from 1, ``layer`` from 0."""
+    """The products of one recipe, by hand. ``step`` counts from 1, ``layer`` from 0; ``behind``: the backward plan."""
 
     gpu, step, layer = "H100", 0, 0
+    behind: Plan | None = None
+
+    def product(self, a: Array, b: Array, plan: Plan | None = None) -> Array:
+        raise NotImplementedError
 
     def forward(self, x: Array, w: Array, bias: Array) -> Array:
-        raise NotImplementedError
+        return self.product(x, w.T) + bias
 
     def data(self, dy: Array, w: Array) -> Array:
-        raise NotImplementedError
+        return self.product(dy, w, self.behind)
 
     def weight(self, dy: Array, x: Array) -> Array:
-        raise NotImplementedError
+        return self.product(dy.T, x, self.behind)
 
     def steps(self) -> list[torch.Tensor]:
         net, seen = network(), []
@@ -100,19 +104,10 @@ class Route:
 class Mxfp8(Route):
     gpu = "B200"
 
-    def product(self, a: Array, b: Array) -> Array:
+    def product(self, a: Array, b: Array, plan: Plan | None = None) -> Array:
         q, r = (scaled.quantize(v, "mxfp8_e4m3", k, rule="rceil", variant="te") for v, k in ((a, -1), (b, -2)))
         scales = {"scale_a": q.scale_values(each_row=True), "scale_b": r.scale_values(each_row=True)}
         return matmul(q.elements(), r.elements(), gpu="B200", inputs="mxfp8_e4m3", **scales)
-
-    def forward(self, x: Array, w: Array, bias: Array) -> Array:
-        return self.product(x, w.T) + bias
-
-    def data(self, dy: Array, w: Array) -> Array:
-        return self.product(dy, w)
-
-    def weight(self, dy: Array, x: Array) -> Array:
-        return self.product(dy.T, x)
 
 
 class Nvfp4(Route):
@@ -188,24 +183,17 @@ class Delayed(Fp8):
 
 
 class Rowwise(Route):
+    behind = Plan(promote=128)
+
     def product(self, a: Array, b: Array, plan: Plan | None = None) -> Array:
         q, r = (scaled.quantize(v, "fp8_row", k, rule="divide", variant="torchao") for v, k in ((a, -1), (b, -2)))
         return matmul(q.elements(), r.elements(), inputs="e4m3", plan=plan) * q.scales * r.scales
-
-    def forward(self, x: Array, w: Array, bias: Array) -> Array:
-        return self.product(x, w.T) + bias
-
-    def data(self, dy: Array, w: Array) -> Array:
-        return self.product(dy, w, Plan(promote=128))
-
-    def weight(self, dy: Array, x: Array) -> Array:
-        return self.product(dy.T, x, Plan(promote=128))
 
 
 class Block(Route):
     """DeepGEMM's: each 128 of K from zero, then one FP32 multiply-add by the product of both scales."""
 
-    def product(self, a: Array, b: Array, high: int) -> Array:
+    def product(self, a: Array, b: Array, plan: Plan | None = None, high: int = 128) -> Array:
         given: dict[str, Any] = {"rule": "pow2", "variant": "te"}
         q = scaled.quantize(a, "fp8_block", -1, block=(1, 128), **given)
         r = scaled.quantize(b, "fp8_block", -2, block=(high, 128), **given)
@@ -217,28 +205,13 @@ class Block(Route):
             total = np.asarray(fplab.fma(both, part, total, "fp32"))
         return total
 
-    def forward(self, x: Array, w: Array, bias: Array) -> Array:
-        return self.product(x, w.T, 128) + bias
-
-    def data(self, dy: Array, w: Array) -> Array:
-        return self.product(dy, w, 128)
-
     def weight(self, dy: Array, x: Array) -> Array:
-        return self.product(dy.T, x, 1)
+        return self.product(dy.T, x, high=1)
 
 
 class Bf16(Route):
-    def product(self, a: Array, b: Array) -> Array:
+    def product(self, a: Array, b: Array, plan: Plan | None = None) -> Array:
         return matmul(a, b, inputs="bf16")
-
-    def forward(self, x: Array, w: Array, bias: Array) -> Array:
-        return self.product(x, w.T) + bias
-
-    def data(self, dy: Array, w: Array) -> Array:
-        return self.product(dy, w)
-
-    def weight(self, dy: Array, x: Array) -> Array:
-        return self.product(dy.T, x)
 
 
 ROUTES: dict[str, tuple[Callable[[], Route], dict[str, Any]]] = {
