@@ -2,6 +2,8 @@
 
 import dataclasses
 import pickle
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,3 +144,16 @@ def test_arrays_of_a_measure_have_coordinates_and_a_table_leaves_out_what_was_no
     assert quantities.table(total=array) == {
         "terms": [1, 3, 3, 3], "place": [10, 10, 11, 12], "total": [1.0, 1.0, 2.0, 3.0]
     }  # fmt: skip
+
+
+GALLERY = sorted((Path(__file__).parent.parent / "figures").glob("*.svg"))
+AXES = re.compile(r'<g id="axes_\d+">(?:\s*<g id="patch_\d+">\s*<path d="M (\S+) (\S+)\s+L (\S+) \S+\s+L \S+ (\S+))?')
+
+
+@pytest.mark.parametrize("path", GALLERY, ids=[path.name for path in GALLERY])
+def test_a_figure_of_the_gallery_has_at_most_two_panels(path: Path) -> None:
+    """Axes that are narrow hold a scale of colours, those that are low the names of marks above a panel."""
+    places = AXES.findall(path.read_text(encoding="utf-8"))
+    framed = [tuple(map(float, place)) for place in places if place[0]]
+    panels = [place for place in framed if min(abs(place[2] - place[0]), abs(place[3] - place[1])) > 45]
+    assert len(panels) + len(places) - len(framed) <= 2

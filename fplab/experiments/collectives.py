@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -469,11 +469,11 @@ def moving() -> str:
     return animation(panels)
 
 
-def frames(line: int) -> draw.Figure:
+def frames(two: Sequence[Shown]) -> draw.Figure:
     from ..draw.collectives import draw_frames
 
-    figure, panels = draw.panels(8, 6.5, len(shown()[line]), 1)
-    for ax, drawn in zip(panels, shown()[line], strict=True):
+    figure, panels = draw.panels(8, 4.4, 2, 1)
+    for ax, drawn in zip(panels, two, strict=True):
         written = [{(m.target, m.chunk) for m in step} for step in drawn.collective.steps]
         draw_frames(ax, collectives.contributions(drawn.collective, drawn.given), written, drawn.columns, drawn.title)
     return figure
@@ -481,9 +481,9 @@ def frames(line: int) -> draw.Figure:
 
 @E.picture
 def trees(r: Result) -> draw.Figure:
-    return frames(0)
+    return frames(shown()[0][1:])
 
 
 @E.picture
 def rings(r: Result) -> draw.Figure:
-    return frames(1)
+    return frames(shown()[1][:2])  # all-reduce is both, one after the other

@@ -281,7 +281,7 @@ class Experiment:
         self, name: str, *panels: Panel, size: tuple[float, float] | Callable[[Any], tuple[float, float]] | None = None,
         grid: tuple[int, int] | None = None, **how: Any,
     ) -> None:  # fmt: skip
-        """Register a figure of at most four panels, each ``panel(ax, result)``, such as the verbs of :mod:`.panels`.
+        """Register a figure of at most two panels, each ``panel(ax, result)``, such as the verbs of :mod:`.panels`.
 
         ``size``: inches, or a function of the result.
         """

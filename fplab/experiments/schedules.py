@@ -22,7 +22,7 @@ from . import statistics
 from .collectives import FORMATS, case_inputs, gradients
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, failed, passed, verdict
-from .panels import bars, line
+from .panels import bars, line, with_
 from .quantities import Columns, beside, of, summary, superior
 
 SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved": 2}  # model chunks of a stage
@@ -246,13 +246,13 @@ def cases(p: Params) -> Iterator[Case]:
 TITLES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved 1F1B, two chunks a stage"}
 
 
-@E.picture
-def timelines(r: Result) -> draw.Figure:
+def timelines(r: Result, *schedules: str) -> draw.Figure:
+    """Two schedules below each other, with what each stage holds."""
     from ..draw.timeline import draw_timeline, pass_patches
 
-    figure, lines = draw.new_figure(8, 8), [timed(r.p, schedule) for schedule in SCHEDULES]
+    figure, lines = draw.new_figure(8, 5.8), [timed(r.p, schedule) for schedule in schedules]
     end = float(max(run.span for run in lines))
-    panels: Any = figure.subplots(3, 1)
+    panels: Any = figure.subplots(2, 1)
     for run, ax in zip(lines, panels, strict=True):
         slots = [(s.stage, s.kind, s.chunk, s.micro_batch, float(s.start), float(s.end)) for s in run.slots]
         draw_timeline(ax, slots, r.p.stages, end)
@@ -261,29 +261,49 @@ def timelines(r: Result) -> draw.Figure:
         for stage, (held, chunks) in enumerate(zip(*parts, strict=True)):
             text = f"{held / 1e9:.0f} GB, {chunks / SCHEDULES[run.name]:g} in flight"
             draw.note(ax, text, (1.0, stage), (4, 0), xycoords=("axes fraction", "data"), va="center")
-    panels[2].set_xlabel("time, in forward passes of a stage; beside: activations of GPT-3 that a stage holds")
+    panels[1].set_xlabel("time, in forward passes of a stage; beside: activations of GPT-3 that a stage holds")
     figure.legend(handles=pass_patches(), loc="outside lower center", ncols=4)
     return figure
 
 
 @E.picture
-def bits(r: Result) -> draw.Figure:
-    figure = draw.new_figure(8, 8)
-    axes: Any = figure.subplot_mosaic([["sums", "sums"], ["shares", "errors"]])
-    line(of("errors", network=0).then("error", lambda e: e.where(e > 0)), x="count", hue="accumulator", log="y",
-         marked=True, legend={"ncols": 2, "loc": "upper left"}, ylim=(None, 3), xlabel="micro-batches",
-         ylabel="relative error of the sum", title="Accumulated gradients, by accumulator",
-         )(axes["sums"], r)  # fmt: skip
-    stored = {"stored in FP32": of("differ_fp32"), "stored in BF16": of("differ_bf16")}
-    bars(beside("stored", stored).at(split=[*SPLITS[1:]]).mean("network") * 100, x="split", hue="stored",
-         names={n: f"{n} ranks" for n in SPLITS}, legend={"loc": "upper right"}, ylim=(0, 140),
-         ylabel="results that differ (%)", title="k divided (H100, emulated)")(axes["shares"], r)  # fmt: skip
-    for drawn in axes["shares"].containers:
-        axes["shares"].bar_label(drawn, fmt="%.3g%%", fontsize=9, padding=2)
-    line("split_error", x="split", over="network", marked=True, ylim=(0, None), xlabel="slices of k",
-         ylabel="relative error of the FP32 results", title="Shorter chains, smaller error",
-         )(axes["errors"], r)  # fmt: skip
-    for name in ("sums", "errors"):
-        axes[name].set_xscale("log", base=2)
-    axes["errors"].set_xticks(SPLITS, [str(s) for s in SPLITS])
-    return figure
+def waiting(r: Result) -> draw.Figure:
+    return timelines(r, "1f1b", "interleaved")
+
+
+@E.picture
+def gpipe(r: Result) -> draw.Figure:
+    return timelines(r, "gpipe", "1f1b")
+
+
+def base_two(ax: Any, r: Result) -> None:
+    ax.set_xscale("log", base=2)
+
+
+def every_split(ax: Any, r: Result) -> None:
+    ax.set_xticks(SPLITS, [str(s) for s in SPLITS])
+
+
+def bar_labels(ax: Any, r: Result) -> None:
+    for drawn in ax.containers:
+        ax.bar_label(drawn, fmt="%.3g%%", fontsize=9, padding=2)
+
+
+E.figure(
+    "bits",
+    with_(line(of("errors", network=0).then("error", lambda e: e.where(e > 0)), x="count", hue="accumulator", log="y",
+               marked=True, legend={"ncols": 2, "loc": "upper left"}, ylim=(None, 3), xlabel="micro-batches",
+               ylabel="relative error of the sum", title="Accumulated gradients, by accumulator"), base_two),
+    size=(8, 4.6),
+)  # fmt: skip
+stored = {"stored in FP32": of("differ_fp32"), "stored in BF16": of("differ_bf16")}
+E.figure(
+    "slices",
+    with_(bars(beside("stored", stored).at(split=[*SPLITS[1:]]).mean("network") * 100, x="split", hue="stored",
+               names={n: f"{n} ranks" for n in SPLITS}, legend={"loc": "upper right"}, ylim=(0, 140),
+               ylabel="results that differ (%)", title="k divided (H100, emulated)"), bar_labels),
+    with_(line("split_error", x="split", over="network", marked=True, ylim=(0, None), xlabel="slices of k",
+               ylabel="relative error of the FP32 results", title="Shorter chains, smaller error"),
+          base_two, every_split),
+    size=(8, 7),
+)  # fmt: skip
