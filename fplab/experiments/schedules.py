@@ -284,11 +284,6 @@ def every_split(ax: Any, r: Result) -> None:
     ax.set_xticks(SPLITS, [str(s) for s in SPLITS])
 
 
-def bar_labels(ax: Any, r: Result) -> None:
-    for drawn in ax.containers:
-        ax.bar_label(drawn, fmt="%.3g%%", fontsize=9, padding=2)
-
-
 E.figure(
     "bits",
     with_(line(of("errors", network=0).then("error", lambda e: e.where(e > 0)), x="count", hue="accumulator", log="y",
@@ -299,9 +294,9 @@ E.figure(
 stored = {"stored in FP32": of("differ_fp32"), "stored in BF16": of("differ_bf16")}
 E.figure(
     "slices",
-    with_(bars(beside("stored", stored).at(split=[*SPLITS[1:]]).mean("network") * 100, x="split", hue="stored",
-               names={n: f"{n} ranks" for n in SPLITS}, legend={"loc": "upper right"}, ylim=(0, 140),
-               ylabel="results that differ (%)", title="k divided (H100, emulated)"), bar_labels),
+    bars(beside("stored", stored).at(split=[*SPLITS[1:]]).mean("network") * 100, x="split", hue="stored",
+         names={n: f"{n} ranks" for n in SPLITS}, legend={"loc": "upper right"}, ylim=(0, 140),
+         ylabel="results that differ (%)", numbers="{:.3g}%", title="k divided (H100, emulated)"),
     with_(line("split_error", x="split", over="network", marked=True, ylim=(0, None), xlabel="slices of k",
                ylabel="relative error of the FP32 results", title="Shorter chains, smaller error"),
           base_two, every_split),

@@ -489,7 +489,7 @@ E.figure(
          xlabel="magnitude of the number, as a power of 2", ylabel="largest relative error of its parts",
          title="Two FP16 parts need the scale, two TF32 parts hold FP32's range"),
     bars(of("part_error", kind="random", way=[*COUNTS]).then("missed", lambda x: np.abs(x).max([*EACH, LENGTH])),
-         x="way", names={name: str(n) for name, n in COUNTS.items()}, log="y", numbers="%.0e", ylim=(1e-9, 1e-2),
+         x="way", names={name: str(n) for name, n in COUNTS.items()}, log="y", numbers="{:.0e}", ylim=(1e-9, 1e-2),
          xlabel="products, added exactly", ylabel="largest |error| / Σ|a b|", title="The fourth product adds nothing"),
     size=(8, 7.4),
 )  # fmt: skip
