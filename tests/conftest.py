@@ -161,14 +161,14 @@ def unoptimised():
 # A process of pytest-xdist takes file after file: these go first, the longest at the head, then those of most tests, so
 # that none is left to one process while the others have ended.
 LONG = (
-    "notebooks", "sweep", "parallel_runs", "device", "prove", "exercises", "inference", "model_families", "arithmetic",
-    "runner", "browser", "distributed", "strangers", "hardware_suite", "pages", "withstand", "pages_live", "corpus",
-    "families_answered", "tensorcore_fields", "memory_families", "rounding", "snippets", "recipes", "calibration",
-    "recorder", "visible", "lab", "structure", "portable", "wheel", "formats_in_training", "matrix_cores", "explain",
-    "batch_invariance", "survey", "loss_scaling", "data_parallel", "bounds", "sensitive_operations", "exercises_judge",
-    "cookbook", "nn_emulate_operators", "watch_report", "underflow", "runs", "kernel_cache", "few", "parallel_gloo",
-    "nn_autocast_training", "master_weights", "memory_measured", "eight_bit_adam", "course", "fp8_training",
-    "trajectory",
+    "notebooks", "sweep", "parallel_runs", "benchmarks", "device", "prove", "exercises", "inference",
+    "model_families", "arithmetic", "runner", "browser", "distributed", "strangers", "hardware_suite", "pages",
+    "withstand", "pages_live", "corpus", "families_answered", "tensorcore_fields", "memory_families", "rounding",
+    "snippets", "recipes", "calibration", "recorder", "visible", "lab", "structure", "portable", "wheel",
+    "formats_in_training", "matrix_cores", "explain", "batch_invariance", "survey", "loss_scaling", "data_parallel",
+    "bounds", "sensitive_operations", "exercises_judge", "cookbook", "nn_emulate_operators", "watch_report",
+    "underflow", "runs", "kernel_cache", "few", "parallel_gloo", "nn_autocast_training", "master_weights",
+    "memory_measured", "eight_bit_adam", "course", "fp8_training", "trajectory",
 )  # fmt: skip
 
 

@@ -107,6 +107,8 @@ PARTS = {
     ),
     # Models of transformers, timm and torchvision, and drawn ones: their products, layers and bytes.
     "models": ("test_families_answered.py", "test_memory_families.py", "test_model_families.py"),
+    # What `make bench` measures, at a toy size.
+    "benchmarks": ("test_benchmarks.py::test_every_other_benchmark_runs_to_its_end_at_toy_size",),
     # What `make prove` proves, on a slice.
     "proofs": ("test_prove.py::test_a_slice_of_every_proof",),
 }  # fmt: skip
