@@ -6,8 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from .errors import LabError
+from .language import lang
 from .storage import alone, contents, demand_writable, write_bytes, write_text
-from .words import say
+from .words import SOURCE, say
+from .words.cells import commented
 
 FOLDER = "fplab-course"
 COPIED = ".fplab-course.json"  # what was copied, by name: SHA-256
@@ -32,7 +34,8 @@ def chosen(folder: Path | None) -> Path:
 def copy_course(folder: Path) -> list[str]:
     """Copy the notebooks into a folder; gives the names of those that were kept, since their reader changed them.
 
-    A notebook that is as it was copied is replaced by a newer one. The course's own folder is left as it is.
+    Comments are in the chosen language. A notebook that is as it was copied is replaced by a newer one. The course's
+    own folder is left as it is.
     """
     source = notebooks()
     if folder.exists() and folder.resolve() == source:
@@ -43,7 +46,7 @@ def copy_course(folder: Path) -> list[str]:
         with suppress(OSError, TypeError, ValueError):  # not there yet, or damaged: what differs is the reader's
             had = dict(json.loads(contents(folder / COPIED)))
         for path in sorted(source.glob("*.ipynb")):
-            new, target, there = path.read_bytes(), folder / path.name, None
+            new, target, there = _in_language(path), folder / path.name, None
             try:
                 there = contents(target)
             except FileNotFoundError:
@@ -58,6 +61,17 @@ def copy_course(folder: Path) -> list[str]:
             had[path.name] = _digest(new)
         write_text(folder / COPIED, json.dumps(had, indent=1))
     return kept
+
+
+def _in_language(path: Path) -> bytes:
+    """A notebook with the comments of its cells in the chosen language."""
+    if lang() == SOURCE:
+        return path.read_bytes()
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell["source"] = commented("".join(cell["source"]), lang()).splitlines(keepends=True)
+    return (json.dumps(notebook, ensure_ascii=False, indent=1) + "\n").encode()
 
 
 def _digest(data: bytes) -> str:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import html
 import importlib.util
+import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from .language import LANGUAGES, follow, in_each, lang, prefer
 from .lazily import index
 from .storage import contents, write_text
 from .words import Text, joined, say
+from .words.cells import printed
 
 if TYPE_CHECKING:
     from .experiments.table import Row
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Claims", "Picture", "Recorded", "Selector", "choose", "evidence", "figure", "glossary", "hardware", "snippet",
-    "start", "style",
+    "start", "style", "tell",
 ]  # fmt: skip
 
 index(__name__)
@@ -99,7 +101,15 @@ def start() -> Selector:
     """
     with contextlib.suppress(OSError, ValueError, LabError):
         prefer(contents(memory()).decode())
+    if shell := "IPython" in sys.modules and sys.modules["IPython"].get_ipython():
+        shell.user_ns["print"] = tell
     return Selector()
+
+
+def tell(*values: object, sep: str | None = " ", end: str | None = "\n", file: Any = None, flush: bool = False) -> None:
+    """What ``print`` is in a chapter: what the course's own cells print is said in the chosen language."""
+    separator = " " if sep is None else sep
+    print(printed(separator.join(map(str, values)), lang()), end=end, file=file, flush=flush)
 
 
 # --- figures and claims -----------------------------------------------------------------------------------------

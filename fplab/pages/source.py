@@ -12,6 +12,7 @@ from .. import sums
 from ..storage import write_text
 from ..widgets.shell import picture
 from ..words import Text, given, say
+from ..words.cells import commented
 from . import benchmarks, cookbook, glossary, live, reference, topics
 from .executed import Chapter, Run
 
@@ -119,7 +120,8 @@ def chapter_in(source: Source, chapter: Chapter, run: Run, there: set[str]) -> d
         elif cell.cell_type == "code":
             if anchor:
                 cells.append({"cell_type": "markdown", "id": f"{cell.id}-at", "metadata": {}, "source": anchor})
-            cells.append({"cell_type": "code", "id": cell.id, "metadata": {}, "source": cell.source,
+            text = commented(cell.source, source.language)
+            cells.append({"cell_type": "code", "id": cell.id, "metadata": {}, "source": text,
                           "execution_count": None, "outputs": cell.get("outputs", [])})  # fmt: skip
     for cell in cells:
         if cell["cell_type"] == "markdown":

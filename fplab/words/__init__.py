@@ -25,6 +25,7 @@ SOURCE = "en"  # the language that the ids are written in
 WIDE = r"[\u2e80-\u9fff\uff00-\uffef]"  # Chinese characters and marks
 BETWEEN_WIDE = re.compile(f"(?<={WIDE}) (?={WIDE})")  # where Chinese has no space
 FIGURE = "figure"  # the context of the texts of figures, which are looked up as they are drawn (draw.lettering)
+CELL = "cell"  # that of what the course's code cells print and comment (words.cells)
 REFUSAL = "refusal"  # that of what errors and warnings say, looked up as they are raised (words.patterns)
 _LANGUAGE = f"{__package__.rpartition('.')[0]}.language"  # the module that knows, by spoken()
 

@@ -4,6 +4,7 @@ import ast
 import functools
 import hashlib
 import io
+import json
 import re
 import string
 import tomllib
@@ -11,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import FIGURE, REFUSAL
+from . import CELL, FIGURE, REFUSAL
+from .cells import messages_of, template
 from .patterns import FIELD
 
 FOLDER = Path(__file__).parent
@@ -88,6 +90,11 @@ def collected() -> dict[tuple[str, str], str]:
     for table in TABLES:
         for name, row in tomllib.loads((FOLDER.parent / table).read_text(encoding="utf-8")).items():
             found.update({("", message): f"{table}:{name}" for message in row.values() if isinstance(message, str)})
+    for path in notebooks():
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            source = "".join(cell["source"]) if cell["cell_type"] == "code" else ""
+            for message in messages_of(source) if source else ():
+                found.setdefault((CELL, message), f"{path.name}:{cell['id']}")
     tree = ast.parse(COMMAND_LINE.read_text(encoding="utf-8"))
     # What a function says of itself is help where the function is a command.
     about = {
@@ -103,6 +110,11 @@ def collected() -> dict[tuple[str, str], str]:
         if " " in node.value.strip():
             found.setdefault(("", node.value), f"{COMMAND_LINE.name}:{node.lineno}")
     return found
+
+
+def notebooks() -> list[Path]:
+    """The course's, in the package or beside it in the source tree."""
+    return sorted(path for place in FOLDER.parents[:2] for path in place.glob("notebooks/*.ipynb"))
 
 
 def refusals(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -130,32 +142,9 @@ def refusals(tree: ast.AST) -> Iterator[tuple[int, str]]:
         texts = [node.args[place], *(text for name in sorted(names) for text in known.get(name, ()))]
         ways = (one for text in texts for one in ast.walk(text) if isinstance(one, ast.IfExp))
         for text in [*texts, *(way for one in ways for way in (one.body, one.orelse))]:
-            message = _template(text, {})
+            message = template(text, {})
             if len(re.findall("[a-z]", words := FIELD.sub("", message))) > 3 and " " in words:
                 yield text.lineno, message
-
-
-def _template(node: ast.expr, names: dict[str, str]) -> str:
-    """A text as a message; ``names``: what is filled in so far, by its source."""
-    if isinstance(node, ast.Constant):
-        return str(node.value)
-    if isinstance(node, ast.JoinedStr):
-        return "".join(_template(one, names) for one in node.values)
-    if isinstance(node, ast.BinOp):
-        return _template(node.left, names) + _template(node.right, names)
-    source = ast.unparse(node)
-    if source not in names:
-        called = {id(one.func) for one in ast.walk(node) if isinstance(one, ast.Call)}
-        last = [
-            (one.end_lineno, one.end_col_offset, getattr(one, "attr", getattr(one, "id", "")))
-            for one in ast.walk(node)
-            if isinstance(one, ast.Name | ast.Attribute) and id(one) not in called
-        ]
-        said = [name for _, _, name in sorted(last) if not name.startswith("__")]
-        name = said[-1].lower().strip("_") if said else "what"
-        same = sum(re.sub(r"_\d+$", "", one) == name for one in names.values())
-        names[source] = f"{name}_{same + 1}" if same else name
-    return f"{{{names[source]}}}"
 
 
 def missing(language: str) -> Iterator[tuple[str, str]]:
@@ -173,7 +162,8 @@ def _wording(context: str, message: str) -> tuple[str, str]:
 def problems(language: str) -> list[str]:
     """Translations that nobody asks for, and those whose ``{names}`` are not their message's.
 
-    What figures say is looked up as they are drawn: a test that draws them all knows which of it nobody asks for.
+    What figures say is looked up as they are drawn: a test that draws them all knows which of it nobody asks for. What
+    the course's cells say is known where its notebooks are.
     """
     source = (FOLDER / f"{language}.po").read_text(encoding="utf-8")
     twice = [id for id, n in Counter(re.findall(r"^(?:msgctxt .*\n)?msgid .+$", source, re.M)).items() if n > 1]
@@ -181,7 +171,8 @@ def problems(language: str) -> list[str]:
     for one in read(FOLDER / f"{language}.po"):
         if not one.id:
             continue
-        if one.context != FIGURE and _wording(one.context or "", one.id) not in said:
+        known = one.context == FIGURE or (one.context == CELL and not notebooks())
+        if not known and _wording(one.context or "", one.id) not in said:
             wrong.append(f"{language}: nothing says {one.id!r}")
         elif strays := fields(str(one.string)) - fields(str(one.id)):
             wrong.append(f"{language}: {one.id!r} has no {sorted(strays)}")
