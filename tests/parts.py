@@ -15,6 +15,7 @@ PARTS = {
     # Whole notebooks, and what they say of their numbers.
     "notebooks": (
         "test_notebooks.py::test_it_runs_and_its_numbers_hold",
+        "test_notebooks.py::test_no_cell_prints_english_in_the_chinese_course",
         "test_notebooks.py::test_chapter_7_says_why_the_dynamic_scale_ends_elsewhere",
     ),
     # Whatever a person does in Chromium.

@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from chapter_numbers import HELD, OF_FIGURES, held, of_run, unheld, unquoted
+from english_words import english_left
 
 import fplab
 from fplab.language import marked
+from fplab.words.cells import commented, comments
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
@@ -145,6 +147,48 @@ def test_it_runs_and_its_numbers_hold(notebook, path, tmp_path, kernel):
     if path in CHAPTERS:
         assert unheld(notebook, int(path.stem[:2])) == []
         assert unquoted(notebook) == []
+
+
+# What a cell prints that is code in either language: names of classes and flags of numbers, of layers and of acts that
+# real processes wrote down, and what an answer or an exercise's solution holds.
+PRINTED_NAMES = re.compile(
+    r"normal|subnormal|zero|overflow|nan|inf|divide by zero|output head|free parameters|order of products|bitsandbytes "
+    r"cpu|flush_\w+|\bfloor\b|products a step, c none|\breturn\b.*|\w+ = .*"
+)
+
+
+def english_lines(notebook) -> list[str]:
+    """What cells print in English where Chinese was asked for."""
+    printed = [out.text for cell in cells(notebook, "code") for out in cell.outputs
+               if out.output_type == "stream" and out.name == "stdout"]  # fmt: skip
+    lines = [line for text in printed for line in text.splitlines() if not line.lstrip().startswith("#")]
+    return [line for line in lines if english_left(PRINTED_NAMES.sub(" · ", line))]
+
+
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
+def test_no_cell_prints_english_in_the_chinese_course(notebook, path, tmp_path, monkeypatch):
+    monkeypatch.setenv("FPLAB_LANG", "zh")
+    monkeypatch.setenv("FPLAB_PROGRESS_DIR", str(tmp_path))
+    client = nbclient.NotebookClient(notebook, timeout=None, resources={"metadata": {"path": str(FOLDER)}})
+    client.execute()
+    assert any("\u4e00" <= letter <= "\u9fff" for cell in cells(notebook, "code") for letter in str(cell.outputs))
+    assert english_lines(notebook) == []
+
+
+def test_english_that_is_printed_is_found():
+    notebook = nbformat.v4.new_notebook()
+    out = nbformat.v4.new_output("stream", text="误差 1.2\nthe loss of it\n")
+    notebook.cells = [nbformat.v4.new_code_cell("", outputs=[out])]
+    assert english_lines(notebook) == ["the loss of it"]
+
+
+def test_comments_are_in_the_language_of_the_page():
+    sources = [cell.source for path in NOTEBOOKS for cell in cells(nbformat.read(path, as_version=4), "code")]
+    for source in sources:
+        chinese = commented(source, "zh")
+        assert commented(source, "en") == source
+        assert all(CHINESE.search(text) for *_, text in comments(chinese)), source
+        assert ast.dump(ast.parse(chinese)) == ast.dump(ast.parse(source)), "the code is the same"
 
 
 @pytest.mark.parametrize(("chapter", "english", "chinese", "holds"), OF_FIGURES, ids=[said[1] for said in OF_FIGURES])

@@ -15,16 +15,18 @@ import enum
 import tomllib
 from pathlib import Path
 
+from ..words import mark
+
 
 class Rule(enum.Enum):
     """What autocast does with the floating-point operands, of at most 32 bits, of an operation."""
 
-    LOWER = "cast to the lower precision"
-    FP32 = "cast to FP32"
-    FP32_DTYPE = "asked for an FP32 result, where the call names no dtype"
-    FP32_OVERLOAD = "sent to the overload that takes a dtype, with FP32"
-    WIDEST = "cast to the widest among them"
-    REFUSED = "refused"
+    LOWER = mark("cast to the lower precision")
+    FP32 = mark("cast to FP32")
+    FP32_DTYPE = mark("asked for an FP32 result, where the call names no dtype")
+    FP32_OVERLOAD = mark("sent to the overload that takes a dtype, with FP32")
+    WIDEST = mark("cast to the widest among them")
+    REFUSED = mark("refused")
 
 
 FP32_FROM_2_15 = "linalg_matrix_sqrth"  # beside RULES, as older torches lack it

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from ..errors import LabError, chosen, demand_types, one_of, summary, unknown
 from ..formats import Format, Specials, get
+from ..words import mark
 
 Block = tuple[int, int] | Literal["row", "tensor"]
 OCP = "OCP Microscaling Formats (MX) 1.0"
@@ -23,10 +24,12 @@ CURRENT = "Transformer Engine, per-tensor current and delayed scaling; torchao, 
 
 RULES: dict[str, dict[str, str]] = {
     "power": {
-        "floor": "2**(floor(log2 a) - emax), emax the exponent of the largest element: what is above it saturates",
-        "ceil": "one power more where a is no power of two",
-        "even": "floor, after a's significand was rounded to the bits of the element's fraction, ties up",
-        "rceil": "a times FP32's 1 / max, max the largest element, rounded up to a power of two",
+        "floor": mark(
+            "2**(floor(log2 a) - emax), emax the exponent of the largest element: what is above it saturates"
+        ),
+        "ceil": mark("one power more where a is no power of two"),
+        "even": mark("floor, after a's significand was rounded to the bits of the element's fraction, ties up"),
+        "rceil": mark("a times FP32's 1 / max, max the largest element, rounded up to a power of two"),
     },
     "narrow": {
         "nearest": "a / max in units of the tensor's scale, rounded to nearest, saturating",

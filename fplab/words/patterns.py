@@ -8,7 +8,9 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from . import REFUSAL, SOURCE, chosen, messages
+from ..columns import padded, width_of
+from . import CELL, REFUSAL, SOURCE, chosen, messages
+from . import translated as message
 
 T = TypeVar("T")
 NUMBER = r"[\d.,]*\d"
@@ -44,13 +46,20 @@ def translated(text: str, context: str, language: str, fits: Callable[[str], boo
     """
     if not re.search("[A-Za-z]{2}", text):
         return text
-    if said := messages(context, language).get(text):
+    known = messages(context, language)
+    if said := known.get(text):
         return said
     for words, english, said in patterns(context, language):
         if _in_order(words, text) and (found := english.fullmatch(text)):
             values = {name: translated(value, context, language, fits) for name, value in found.groupdict().items()}
             if all(map(fits, values.values())):
                 return FIELD.sub(lambda field, values=values: values[field[1]], said)  # type: ignore[misc]
+    if context == CELL:
+        if (core := text.strip()) != text:  # a value that its print has padded
+            inner = translated(core, context, language)
+            return text if inner == core else padded(text[: len(text) - len(text.lstrip())] + inner, width_of(text))
+        if (elsewhere := message(text, "", language)) != text:
+            return elsewhere
     return text
 
 
