@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from shadowed import followed
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -113,17 +114,7 @@ def test_effects_of_all_errors_sum_to_the_loss_s(cases: Any) -> None:
         cases = tuple(np.random.default_rng(cases).choice(list(CASES), 3))
     torch.manual_seed(len(cases))
     net, x = Net(cases), torch.randn(4, 8)
-    plain = copy.deepcopy(net)
-    with shadow() as s:
-        loss = net(x).square().mean()
-        loss.backward()
-    other = plain(x).square().mean()
-    other.backward()
-    assert torch.equal(loss, other)
-    assert all(torch.equal(p.grad, q.grad) for p, q in zip(net.parameters(), plain.parameters(), strict=True))
-    exact = copy.deepcopy(plain).double()(x.double()).square().mean()
-    assert torch.equal(s.exact(loss), exact.detach())
-    report = s.report()
+    report = followed(net, copy.deepcopy(net).double(), x, gradients=False)
     assert abs(report.rest) < 1e-5 * math.fsum(abs(row.effect) for row in report.rows)
     assert not any(row.phase == "update" for row in report.rows)
 
@@ -201,23 +192,10 @@ def in_fp8(dtype, kind):
 @pytest.mark.parametrize("dtype", FP8, ids=str)
 def test_models_that_cast_to_fp8_are_followed_forward_and_backward(dtype: torch.dtype, kind: str) -> None:
     model, wide, x = in_fp8(dtype, kind)
-    plain = copy.deepcopy(model)
     if kind in ("tensor", "row") and "fnuz" in str(dtype):
         dtype = torch.float8_e4m3fn
-        model[1].dtype = plain[1].dtype = dtype
-    with shadow() as s:
-        loss = model(x).square().mean()
-        loss.backward()
-    other, exact = plain(x).square().mean(), wide(x.double()).square().mean()
-    other.backward(), exact.backward()
-    assert torch.equal(loss, other)
-    assert torch.equal(s.exact(loss), exact.detach())
-    for p, q, r in zip(*(m.parameters() for m in (model, plain, wide)), strict=True):
-        assert (p.grad is None) == (r.grad is None)
-        if p.grad is not None and r.grad is not None:
-            assert torch.equal(p.grad, q.grad)
-            assert torch.equal(s.exact(p.grad), r.grad)
-    report = s.report()
+        model[1].dtype = dtype
+    report = followed(model, wide, x)
     assert not report.anew
     assert report.layer == "1"
     assert abs(report.rest) < 1e-2 * abs(report.whole)

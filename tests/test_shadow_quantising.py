@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from shadowed import followed
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -131,20 +132,7 @@ def network(draw: np.random.Generator) -> tuple[nn.Module, nn.Module, torch.Tens
 def test_chains_are_errors_born_where_they_round(seed: int) -> None:
     draw = np.random.default_rng(seed)
     net, wide, x = network(draw)
-    plain = copy.deepcopy(net)
-    with shadow() as s:
-        loss = net(x).square().mean()
-        loss.backward()
-    other, exact = plain(x).square().mean(), wide(x.double()).square().mean()
-    other.backward(), exact.backward()
-    assert torch.equal(loss, other)
-    for p, q in zip(net.parameters(), plain.parameters(), strict=True):
-        assert (p.grad is None and q.grad is None) or torch.equal(p.grad, q.grad)
-    assert torch.equal(s.exact(loss), exact.detach())
-    if net[2].estimator in ("after", "no gradient"):
-        for p, q in zip(net.parameters(), wide.parameters(), strict=True):
-            assert torch.equal(s.exact(p.grad), q.grad)
-    report = s.report()
+    report = followed(net, wide, x, gradients=net[2].estimator in ("after", "no gradient"))
     assert not report.anew
     assert report.layer == "2"
     assert str(report.diagnosis).startswith("2 (forward): values ")
@@ -253,13 +241,7 @@ def around(function: Any, dtype: torch.dtype = torch.float32) -> tuple[nn.Module
 
 @pytest.mark.parametrize("kind", CHAINS)
 def test_ways_to_quantise_are_all_recognised(kind: str) -> None:
-    net, wide, x = around(CHAINS[kind])
-    with shadow() as s:
-        loss = net(x).square().mean()
-        loss.backward()
-    exact = wide(x.double()).square().mean()
-    assert torch.equal(s.exact(loss), exact.detach())
-    report = s.report()
+    report = followed(*around(CHAINS[kind]), gradients=False)
     assert report.layer == "2"
     assert str(report.diagnosis).startswith("2 (forward): values ")
     assert not report.anew
@@ -311,16 +293,7 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("kind", FUNCTIONS)
 def test_roundings_that_the_model_means_are_functions(kind: str) -> None:
-    net, wide, x = around(lambda h, exact: FUNCTIONS[kind](h))
-    with shadow() as s:
-        loss = net(x).square().mean()
-        loss.backward()
-    exact = wide(x.double()).square().mean()
-    exact.backward()
-    assert torch.equal(s.exact(loss), exact.detach())
-    for p, q in zip(net.parameters(), wide.parameters(), strict=True):
-        assert torch.equal(s.exact(p.grad), q.grad)
-    assert "quantised" not in str(s.report())
+    assert "quantised" not in str(followed(*around(lambda h, exact: FUNCTIONS[kind](h))))
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")

@@ -18,13 +18,12 @@ from fplab.nn import watch
 Tensor = torch.Tensor
 
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 @pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
+def none_is_left_open():
     yield
-    torch.set_num_threads(before)
     assert watch._open is None
 
 
