@@ -248,6 +248,13 @@ def vectors(args: Arguments) -> int:
     return run_vectors(args)
 
 
+def conform(args: Arguments) -> int:
+    """Say whether a program, a library or a Python function computes as a GPU's unit, and what it does otherwise."""
+    from .vectors.command import conform as run_conform
+
+    return run_conform(args)
+
+
 # --- memory, inspect, lab ---------------------------------------------------------------------------------------
 def memory(args: Arguments) -> int:
     """Count the bytes that training or running a model takes on each GPU, and say which GPUs hold it."""
@@ -399,27 +406,41 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
-def _vectors_arguments(parser: argparse.ArgumentParser) -> None:
+def _unit_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--unit", metavar="GPU", help="a matrix unit's products, such as H100 or MI300X")
     add("--format", default="fp16", metavar="FORMAT", help="of the unit's operands (default: fp16)")
     add("--output", metavar="FORMAT", help="of the unit's c and result (default: fp32, or the only one)")
     add("--instruction", metavar="NAME", help="of the unit, such as mma or mma.k8 (default: torch's)")
+    add("--rows", type=int, default=2000, metavar="N", help="of each file (default: 2000)")
+    add("--seed", type=int, default=1, metavar="S", help="of the rows (default: 1)")
+
+
+def _vectors_arguments(parser: argparse.ArgumentParser) -> None:
+    _unit_arguments(parser)
+    add = parser.add_argument
     add("--convert", nargs=2, metavar="FORMAT", help="a conversion from one format to another, every rounding")
     add("--quantiser", metavar="SCHEME", help="a scaled quantiser, such as mxfp8 or nvfp4")
     add("--rule", metavar="RULE", help="by which the quantiser chooses scales (default: the scheme's)")
     add("--variant", metavar="NAME", help="the library in whose bits it does (default: the scheme's)")
     add("--all", action="store_true", help="the corpus: every unit, conversion and quantiser, with digests")
-    add("--rows", type=int, default=2000, metavar="N", help="of each file (default: 2000)")
-    add("--seed", type=int, default=1, metavar="S", help="of the rows (default: 1)")
-    add(
-        "--kinds",
-        nargs="+",
-        choices=("txt", "npz", "bin"),
-        default=["txt", "npz", "bin"],
-        help="of files: txt, npz, bin (default: all)",
-    )
+    kinds = ("txt", "npz", "bin")
+    add("--kinds", nargs="+", choices=kinds, default=list(kinds), help="of files: txt, npz, bin (default: all)")
     add("--out", type=Path, required=True, metavar="DIR", help="where the files go")
+
+
+def _conform_arguments(parser: argparse.ArgumentParser) -> None:
+    _unit_arguments(parser)
+    add = parser.add_argument
+    add("--vectors", type=Path, metavar="FILE", help="of fplab vectors, in the place of a unit's")
+    add("--library", type=Path, metavar="FILE", help="a shared library with a function of C under test")
+    add("--function", default="unit", metavar="NAME", help="of the library (default: unit)")
+    add("--python", metavar="NAME", help="MODULE:NAME or FILE.py:NAME of a function f(a, b, c) under test")
+    add("--single", action="store_true", help="it takes single instructions alone: longer rows are chained here")
+    add("--limit", type=float, default=300, metavar="S", help="seconds that a program may take (default: 300)")
+    add("--json", action="store_true", help="print JSON instead of lines")
+    text = "a program under test, behind --; it runs with your rights"
+    add("command_line", nargs="*", metavar="COMMAND", help=text)
 
 
 def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
@@ -628,6 +649,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("verify", "compare recorded or --live hardware bit by bit", "--live", _verify_arguments, verify),
     Command("vectors", "golden test vectors of a unit or a conversion", "--unit H100 --out DIR", _vectors_arguments,
             vectors),
+    Command("conform", "does your simulator or hardware compute as it should", "--unit H100 -- ./mine",
+            _conform_arguments, conform),
     Command("survey", "which layers of your model stand which format", "my.py:f --recipes fp8_current",
             _survey_arguments, survey),
     Command("checkpoint", "what a file of weights loses in every format", "model.safetensors --bits 5",

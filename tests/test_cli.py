@@ -55,7 +55,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["rnu"], "fplab: unknown command 'rnu'. Allowed: list, run, figures, record, verify, vectors, survey, "
+        (["rnu"], "fplab: unknown command 'rnu'. Allowed: list, run, figures, record, verify, vectors, conform, survey, "
                   "checkpoint, explain, watch, sweep, memory, inspect, exercise, pages, lab. Did you mean 'run'?"),
         (["run", "formts"], "fplab: unknown experiment 'formts'. Allowed: "),
         (["run", "--fast"], "fplab run: unrecognized arguments: --fast. See fplab run --help."),
@@ -367,7 +367,7 @@ NAMES_IN_HELP = re.findall(  # names, code and file names; all else is said in C
     "layernorm command file heads hidden dir runs quick pages answers sums start rne rna rtz rtp rtn odd python "
     "fplab-course check list progress show solution bloom linux bubblewrap model batches loss torch value inputs "
     "recipe split survey explain watch checkpoint safetensors gguf pt npy npz vectors txt bin nbgrader set classroom "
-    "drawn teacher fallback",
+    "drawn teacher fallback conform mine unit",
 )
 
 

@@ -223,8 +223,10 @@ def infer(f: BlackBox, inputs: models.Inputs = "fp16", output: str = "fp32", k: 
 class Search:
     """Finding the scheme of a black box."""
 
-    def __init__(self, f: BlackBox, a: str, b: str, output: str, k: int) -> None:
-        self.a, self.b, self.d, self.k = get(a), get(b), get(output), k
+    def __init__(
+        self, f: BlackBox, a: str, b: str, output: str, k: int, roundings: Sequence[str] = tuple(ROUNDERS)
+    ) -> None:
+        self.a, self.b, self.d, self.k, self.roundings = get(a), get(b), get(output), k, tuple(roundings)
         self.box = Box(f, k)
         self.rng = np.random.Generator(seeds.stream(0))
         self.low = self.a.emin + self.b.emin  # exponents of products of normal factors
@@ -429,7 +431,7 @@ class Search:
             stores = ("rne", "rtz") if self.d.name not in ("fp32", accumulator) else ("rne",)
             for products, normalised in (("exact", False), ("exact", True), ("rounded", False)):
                 scores = {}
-                for rounding, store in itertools.product(ROUNDERS, stores):
+                for rounding, store in itertools.product(self.roundings, stores):
                     scheme = ParametricUnit(
                         self.a.name, self.b.name, self.d.name, accumulator=accumulator, kept_bits=kept,
                         rounding=rounding, alignment_bits=24, products=products, normalised=normalised,
@@ -443,7 +445,7 @@ class Search:
         """The values that the fields of a scheme may take, of those that mean anything in it."""
         tree = self.trees[0]
         steps = [any(i < self.k for i in node) for node in tree.nodes]
-        names = tuple(ROUNDERS)
+        names = self.roundings
         domain: dict[str, Sequence[Any]] = {"alignment_bits": ALIGNMENTS}
         if scheme.alignment_bits is not None:
             domain["alignment"] = ALIGNING

@@ -27,6 +27,8 @@ ROUNDERS: dict[str, Callable[[Array], Array]] = {
     "rtp": np.ceil,
     "rna": lambda x: np.trunc(x + np.copysign(0.5, x)),
 }
+FAULTY: dict[str, Callable[[Array], Array]] = {"rne, no sticky": lambda x: np.rint(np.trunc(2 * x) / 2)}
+"""Roundings that are faults: of what is below the guard bit nothing decides a tie."""
 ORDERS = ("chain", "pairwise", "split", "interleaved", "promoted", "groups", "halves")
 DEEP = -(10**4)  # the exponent of a zero, below that of any number
 
@@ -165,7 +167,7 @@ class ParametricUnit:
 def rounded(x: Array, emin: int, kept: int | Array, emax: int, rounding: str) -> Array:
     """Float64 rounded once to so many fraction bits; what is beyond the largest number is infinite."""
     quantum = np.ldexp(1.0, _raised(x, emin) - kept)
-    y = np.asarray(ROUNDERS[rounding](x / quantum) * quantum)
+    y = np.asarray((ROUNDERS.get(rounding) or FAULTY[rounding])(x / quantum) * quantum)
     beyond = np.abs(y) >= 2.0 ** (emax + 1)
     return np.where(beyond, np.copysign(np.inf, y), y) if beyond.any() else y
 

@@ -7,6 +7,8 @@
 
 ``save`` writes them as text in TestFloat's manner, as ``.npz`` and as raw little-endian with a described header;
 ``read`` reads any of them back, and :func:`corpus` makes all there are, in the same bytes everywhere.
+:func:`conform` puts them to a unit under test (:func:`program`, :func:`library`, :func:`function`) and says what that
+does otherwise.
 """
 
 from __future__ import annotations
@@ -15,11 +17,16 @@ from typing import TYPE_CHECKING
 
 from ..lazily import index
 
-__all__ = ["REASONS", "Vectors", "conversions", "corpus", "products", "quantisations", "read"]
+__all__ = [
+    "REASONS", "Conformance", "Fault", "Vectors", "by_instruction", "conform", "conversions", "corpus", "function",
+    "library", "products", "program", "quantisations", "read",
+]  # fmt: skip
 
 if TYPE_CHECKING:
+    from .conformance import Conformance, Fault, conform
     from .files import Vectors, read
     from .operations import conversions, corpus, products, quantisations
     from .rows import REASONS
+    from .under_test import by_instruction, function, library, program
 
 index(__name__)

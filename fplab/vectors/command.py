@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 
 from ..errors import LabError
 from ..words import say
-from .files import Vectors
-from .operations import FIRST, conversions, corpus, coverage, products, quantisations
+from . import under_test
+from .conformance import conform as conforming
+from .files import Vectors, read
+from .operations import FIRST, conversions, corpus, coverage, model_of, products, quantisations
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,3 +43,23 @@ def _made(args: argparse.Namespace) -> Vectors:
     if args.convert:
         return conversions(*args.convert, rows=args.rows, seed=args.seed)
     return quantisations(args.quantiser, rule=args.rule, variant=args.variant, rows=args.rows, seed=args.seed)
+
+
+def conform(args: argparse.Namespace) -> int:
+    """Put vectors to a unit under test and say what it does otherwise; 1 where it does."""
+    if sum(map(bool, (args.command_line, args.library, args.python))) != 1:
+        raise LabError("one of --library FILE, --python NAME and -- COMMAND says what is to be tested.")
+    if bool(args.unit) == bool(args.vectors):
+        raise LabError("one of --unit GPU and --vectors FILE says what it should compute.")
+    vectors = read(args.vectors) if args.vectors else _made(args)
+    if args.library:
+        ask = under_test.library(args.library, args.function)
+    elif args.python:
+        ask = under_test.function(under_test.named(args.python), model_of(vectors))
+    else:
+        ask = under_test.program(args.command_line, args.limit)
+    if args.single:
+        ask = under_test.by_instruction(ask, model_of(vectors).k)
+    found = conforming(ask, vectors)
+    print(json.dumps(found.as_json(), indent=2) if args.json else found)
+    return int(found.agreed < found.rows)

@@ -17,7 +17,7 @@ from .. import formats
 from ..hardware import software
 from ..tensorcore import accumulators, limits
 from ..tensorcore.models import Model
-from ..tensorcore.parametric import ROUNDERS, ParametricUnit
+from ..tensorcore.parametric import FAULTY, ROUNDERS, ParametricUnit
 from ..tensorcore.plan import Plan
 from ..tensorcore.products import dot, matmul
 from .rows import Drawn
@@ -142,7 +142,7 @@ def mutants(model: Model) -> Iterator[tuple[str, Callable[..., Array]]]:
     for name, other in neighbours(model):
         yield name, partial(_dot, other)
     if scheme(model):
-        for rounding in ROUNDERS:
+        for rounding in (*ROUNDERS, *FAULTY):
             if rounding != model.rounding and rounding not in limits.allowed(model)["rounding"]:
                 yield f"rounding={rounding!r}", partial(_parametric, model, rounding)
     for name, order in ORDERS.items():
