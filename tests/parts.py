@@ -86,6 +86,12 @@ PARTS = {
     ),
     # That every other unit differs in the first rows of each unit's vectors.
     "vectors": ("test_vectors.py::test_every_decision_of_every_unit_shows_in_the_first_rows",),
+    # Faults planted in simulators, and units of every algorithm under test.
+    "conform": (
+        "test_conform.py::test_faults_of_a_strangers_simulator_are_told_by_name",
+        "test_conform.py::test_the_example_in_systemverilog",
+        "test_conform.py::test_units_of_every_algorithm_are_told",
+    ),
     # Other CPUs, imitated.
     "cpus": ("test_cpus.py::test_the_imitation_holds", "test_cpu_units.py"),
     # Properties on more than MOST examples.
@@ -123,6 +129,7 @@ SMOKE = {
     "mutants": "experiments/test_formats.py::test_a_mutant_is_killed[0.1 one code up]",
     "models": "test_model_families.py::test_a_drawn_model_multiplies_what_its_modules_define[vit-whole-0]",
     "units": "test_inference.py::test_every_fused_block_is_recovered_to_its_open_fields[A100 mma.k16 bf16->fp32]",
+    "conform": "test_conform.py::test_faults_of_a_strangers_simulator_are_told_by_name[fp16 ALIGNMENT=24]",
     "vectors": "test_vectors.py::test_every_decision_of_every_unit_shows_in_the_first_rows[H100 wgmma.k16 fp16->fp32]",
 }
 MOST = 200  # examples that a property is tried on in `make test`
