@@ -56,7 +56,8 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     ("words", "text"),
     [
         (["rnu"], "fplab: unknown command 'rnu'. Allowed: list, run, figures, record, verify, vectors, conform, "
-                  "survey, checkpoint, explain, watch, sweep, memory, inspect, exercise, pages, lab. Did you mean 'run'?"),
+                  "survey, checkpoint, explain, watch, sweep, memory, inspect, exercise, pages, lab. "
+                  "Did you mean 'run'?"),
         (["run", "formts"], "fplab: unknown experiment 'formts'. Allowed: "),
         (["run", "--fast"], "fplab run: unrecognized arguments: --fast. See fplab run --help."),
         (["record"], "fplab record: the following arguments are required: --out. See fplab record --help."),
