@@ -1,6 +1,10 @@
 """Products of torch tensors by ``fplab.tensorcore.matmul``, for tests of ``fplab.nn.emulate``."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 
 from fplab.nn import bits
@@ -48,3 +52,24 @@ def check(got: torch.Tensor, want: torch.Tensor, plain: torch.Tensor) -> None:
     """``got`` has the bits of ``want``, and torch's own product does not."""
     assert same(got, want)
     assert not same(plain, want), "torch's own product would pass this test"
+
+
+def alike(ours: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> bool:
+    """As many tensors, with every bit, dtype, shape and stride."""
+    return len(ours) == len(want) and all(
+        same(x, y) and x.stride() == y.stride() for x, y in zip(ours, want, strict=True)
+    )
+
+
+def both_ways(
+    patch: pytest.MonkeyPatch, module: Any, whole: str, compute: Callable[[], Any], pieces: int = 1
+) -> tuple[Any, Any]:
+    """What a module computes in one piece, by a function of it that is called so many times at least, and apart."""
+    calls: list[Any] = []
+    good = getattr(module, whole)
+    with patch.context() as within:
+        within.setattr(module, whole, lambda *given: calls.append(given) or good(*given))
+        ours = compute()
+        assert len(calls) >= pieces
+        within.setattr(module, "takes", lambda *given: False)
+        return ours, compute()

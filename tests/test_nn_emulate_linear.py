@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import pytest
 import torch
-from emulated import random, same
+from emulated import alike, both_ways, random, same
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -70,24 +69,6 @@ def step(one: nn.Module, x: torch.Tensor, **options: Any) -> tuple[list[torch.Te
     return [out, *(leaf.grad for leaf in (x, *one.parameters()) if leaf.grad is not None)], run.report()
 
 
-def both_ways(monkeypatch: pytest.MonkeyPatch, compute: Callable[[], Any], pieces: int = 1) -> tuple[Any, Any]:
-    """What is computed in one piece, so many times at least, and taken apart."""
-    calls: list[Any] = []
-    whole = linear.apply_linear
-    with monkeypatch.context() as patch:
-        patch.setattr(linear, "apply_linear", lambda *given: calls.append(given) or whole(*given))
-        ours = compute()
-        assert len(calls) >= pieces
-        patch.setattr(linear, "takes", lambda *given: False)
-        return ours, compute()
-
-
-def alike(ours: list[torch.Tensor], want: list[torch.Tensor]) -> bool:
-    return len(ours) == len(want) and all(
-        same(x, y) and x.dtype == y.dtype and x.stride() == y.stride() for x, y in zip(ours, want, strict=True)
-    )
-
-
 @pytest.mark.parametrize("needs", NEEDS)
 @pytest.mark.parametrize("shape", [(7, 24), (3, 5, 24), (1, 24)], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
@@ -95,7 +76,9 @@ def alike(ours: list[torch.Tensor], want: list[torch.Tensor]) -> bool:
 def test_a_layer_in_one_piece_has_the_bits_and_the_report_of_its_operations(
     dtype: torch.dtype, bias: bool, shape: tuple[int, ...], needs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (ours, report), (want, other) = both_ways(monkeypatch, lambda: step(*made(shape, needs, bias=bias, dtype=dtype)))
+    (ours, report), (want, other) = both_ways(
+        monkeypatch, linear, "apply_linear", lambda: step(*made(shape, needs, bias=bias, dtype=dtype))
+    )
     assert alike(ours, want)
     assert report == other
 
@@ -106,7 +89,11 @@ def test_a_layer_in_one_piece_has_the_bits_and_the_report_of_its_operations(
 def test_options_hold_in_one_piece(options: dict[str, Any], scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = "recipe" in options or options.get("inputs") == "e4m3"
     (ours, report), (want, other) = both_ways(
-        monkeypatch, lambda: step(*made((7, 24), scale=scale), **options), pieces=0 if narrow else 1
+        monkeypatch,
+        linear,
+        "apply_linear",
+        lambda: step(*made((7, 24), scale=scale), **options),
+        pieces=0 if narrow else 1,
     )
     assert alike(ours, want)
     assert report == other
@@ -149,7 +136,7 @@ def test_second_derivatives_and_a_graph_that_is_kept(monkeypatch: pytest.MonkeyP
         second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves, retain_graph=True)
         return [*first, *second, *torch.autograd.grad(loss, leaves)], run.report()
 
-    (ours, report), (want, other) = both_ways(monkeypatch, compute)
+    (ours, report), (want, other) = both_ways(monkeypatch, linear, "apply_linear", compute)
     assert alike(ours, want)
     assert {row.unit for row in report.rows} == {row.unit for row in other.rows} == {"H100 wgmma.k16 fp16->fp32"}
     assert sum(row.count for row in report.rows) == sum(row.count for row in other.rows)
@@ -162,7 +149,7 @@ def test_a_backward_pass_inside_of_the_block(monkeypatch: pytest.MonkeyPatch) ->
             one(x).square().sum().backward()
         return [x.grad, one.weight.grad, one.bias.grad], run.report()  # type: ignore[list-item]
 
-    (ours, report), (want, other) = both_ways(monkeypatch, compute)
+    (ours, report), (want, other) = both_ways(monkeypatch, linear, "apply_linear", compute)
     assert alike(ours, want)
     assert report == other
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from emulated import random, same
+from emulated import alike, both_ways, random, same
 from torch import nn
 
 from fplab.nn import emulate
@@ -50,23 +50,6 @@ def made(layer: dict[str, Any], sizes: tuple[int, int, int, int], state: bool, s
     return one, x, [s.detach().requires_grad_() for s in states] if state else None
 
 
-def both_ways(monkeypatch: pytest.MonkeyPatch, compute: Callable[[], Any]) -> tuple[Any, Any]:
-    """What is computed in one piece, and taken apart."""
-    taken: list[bool] = []
-    takes = recurrent.takes
-
-    def watched(*given: Any) -> bool:
-        taken.append(takes(*given))
-        return taken[-1]
-
-    monkeypatch.setattr(recurrent, "takes", watched)
-    ours = compute()
-    assert taken
-    assert all(taken)
-    monkeypatch.setattr(recurrent, "takes", lambda *given: False)
-    return ours, compute()
-
-
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
@@ -84,10 +67,8 @@ def test_an_lstm_in_one_piece_has_the_bits_and_the_report_of_its_operations(
         leaves = [*one.parameters(), *([x, *states] if state else [])]
         return [found[0], *found[1], *(leaf.grad for leaf in leaves if leaf.grad is not None)], run.report()
 
-    (ours, report), (want, other) = both_ways(monkeypatch, compute)
-    assert len(ours) == len(want)
-    assert all(map(same, ours, want))
-    assert [one.stride() for one in ours] == [one.stride() for one in want]
+    (ours, report), (want, other) = both_ways(monkeypatch, recurrent, "lstm", compute)
+    assert alike(ours, want)
     assert report == other
 
 
@@ -101,7 +82,7 @@ def test_products_of_weights_are_summed_alike_however_many_wait(monkeypatch: pyt
 
     many = compute()
     monkeypatch.setattr(recurrent, "TOGETHER", 2 * 80 * 20)
-    assert all(same(many, one) for one in both_ways(monkeypatch, compute))
+    assert all(same(many, one) for one in both_ways(monkeypatch, recurrent, "lstm", compute))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +109,7 @@ def test_gradients_of_weights_are_added_as_autograd_adds_them(
         (loss * (size * 1e33 if size > 1 else 1e-38 if size < 1 else 1.0)).backward()
         return [one.weight_hh_l0.grad, one.weight_ih_l0.grad]
 
-    ours, want = both_ways(monkeypatch, compute)
+    ours, want = both_ways(monkeypatch, recurrent, "lstm", compute)
     assert all(map(same, ours, want))
     assert (size > 1) == bool(want[0].isnan().any())
     assert (size < 1) == bool(((want[0] == 0) & want[0].signbit()).any())
@@ -144,9 +125,8 @@ def test_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
         second = torch.autograd.grad(weighed(torch.cat([g.flatten() for g in first]).square()), leaves)
         return [*first, *second], {r.unit for r in run.report().rows}
 
-    (ours, units), (want, other) = both_ways(monkeypatch, compute)
-    assert len(ours) == len(want)
-    assert all(map(same, ours, want))
+    (ours, units), (want, other) = both_ways(monkeypatch, recurrent, "lstm", compute)
+    assert alike(ours, want)
     assert units == other == {"H100 wgmma.k16 fp16->fp32"}
 
 
