@@ -90,7 +90,7 @@ def test_show_and_solution(capsys):
     assert "    def rne(x, n):" in text
     assert "Hint: Compare x mod 2^n" in text
     assert cli.main(["exercise", "show", "rne", "--lang", "zh"]) == 0
-    assert "平局取偶" in capsys.readouterr().out
+    assert "恰在正中时取偶" in capsys.readouterr().out
     assert cli.main(["exercise", "solution", "rne", "--lang", "en"]) == 2
     assert "the solution of 'rne' is shown with --teacher" in capsys.readouterr().err
     assert cli.main(["exercise", "solution", "rne", "--teacher"]) == 0

@@ -125,7 +125,7 @@ def test_the_times_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert chinese == [
         "单核用时：schedules 2.5 秒（限 6 秒），formats 1.0 秒，各核合计 4 秒，实际经过 3 秒，共 2 个进程",
-        "编译内核（每台机器一次）用了单核 0 秒。",
+        "编译核函数（每台机器一次）用了单核 0 秒。",
     ]
 
 
