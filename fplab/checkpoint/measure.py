@@ -7,7 +7,7 @@ than a piece a thread is in memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from ..kernels import histogram
 from ..kernels.weights import compare, describe
 from ..stored import Stored
 from ..threads import num_threads, split
+from . import choices
 from .choices import Choice, decibels, parts, pieces
 from .tensor import FLOATS, Tensor
 
@@ -93,23 +94,23 @@ class Loss:
     output: float
 
 
-def measure(tensor: Tensor, choices: Sequence[Choice], seen: Seen = lambda n: None) -> tuple[About, list[Loss]]:
+def measure(tensor: Tensor, wanted: Sequence[Choice], seen: Seen = lambda n: None) -> tuple[About, list[Loss]]:
     """What a tensor is like, and its loss in each format that can store it; those of integers are not read."""
     rows, k = tensor.rows
     if not tensor.has_values or not tensor.count:
         bits = 8 * tensor.size / tensor.block
         return About(tensor.name, tensor.path.name, tensor.stored, tensor.shape, rows, k, tensor.count, bits), []
     about, amax = _described(tensor, seen)
-    able = [one for one in choices if one.fits(k)]
+    able = [one for one in wanted if one.fits(k)]
     finite = not about.infinities and not about.nans
     return about, _lost(tensor, able, about, amax, finite, seen) if able else []
 
 
-def _windows(tensor: Tensor, tall: int, work: Callable[[int, int], Any], seen: Seen) -> list[Any]:
+def _windows(tensor: Tensor, tall: int, work: Callable[[int, int], Any], seen: Seen) -> Iterator[Any]:
     """Call ``work`` on every piece, in order, so many at a time that all threads have some; the results in order."""
     rows, k = tensor.rows
     piece, whole = pieces(rows, k, tall)
-    bounds, results = parts(tensor.count, piece, k, whole), []
+    bounds = parts(tensor.count, piece, k, whole)
     wide = 4 * num_threads()
     for at in range(0, len(bounds), wide):
         window = bounds[at : at + wide]
@@ -118,21 +119,25 @@ def _windows(tensor: Tensor, tall: int, work: Callable[[int, int], Any], seen: S
         def share(a: int, b: int, window: list[tuple[int, int]] = window, unit: int = unit) -> list[Any]:
             return [work(*bound) for bound in window[a // unit : -(-b // unit)]]
 
-        for some in split(share, unit * len(window), unit=unit):
-            results += some
+        for results in split(share, unit * len(window), unit=unit):
+            yield from results
         seen(window[-1][1] - window[0][0])
-    return results
 
 
 def _described(tensor: Tensor, seen: Seen) -> tuple[About, Array]:
     """What a tensor is like, and the largest magnitude of each of its rows."""
     rows, k = tensor.rows
-    columns, most = np.zeros(k, np.float32), np.zeros(rows, np.float32)
+    wide = k > choices.PIECE  # whose columns are no channels
+    columns, most = np.zeros(0 if wide else k, np.float32), np.zeros(rows, np.float32)
 
     def work(start: int, stop: int) -> tuple[Any, ...]:
         x = np.ascontiguousarray(tensor.values(start, stop))
-        own, tops = np.zeros(k, np.float32), np.zeros((stop - 1) // k - start // k + 1, np.float32)
-        sums = describe(x, k, start, own, tops)
+        base = start % k if wide else 0
+        own, tops = (
+            np.zeros(min(k, x.size) if wide else k, np.float32),
+            np.zeros((stop - 1) // k - start // k + 1, np.float32),
+        )
+        sums = describe(x, k, start, base, own, tops)
         scratch = np.zeros((histogram.WAYS, histogram.ROWS), np.uint32)
         table = np.zeros((histogram.ROWS, 1), np.int64)
         histogram.count(x.view(np.uint32), np.empty(0, np.uint32), scratch)
@@ -144,7 +149,7 @@ def _described(tensor: Tensor, seen: Seen) -> tuple[About, Array]:
     total, counts, nans = [], np.zeros(histogram.ROWS, np.int64), 0
     for sums, own, tops, first, table, lost in _windows(tensor, 1, work, seen):
         total.append(sums)
-        np.maximum(columns, own, out=columns)
+        columns = columns if wide else np.maximum(columns, own)
         np.maximum(most[first : first + tops.size], tops, out=most[first : first + tops.size])
         counts += table
         nans += lost
@@ -163,7 +168,7 @@ def _described(tensor: Tensor, seen: Seen) -> tuple[About, Array]:
 
 def _channels(most: Array) -> Channels:
     """The outliers among channels, by their largest magnitudes."""
-    median = float(np.median(most))
+    median = float(np.median(most)) if most.size else 0.0
     ratio = float(most.max()) / median if median else math.nan
     far = np.flatnonzero(most > OUTLIER * median) if median and most.size > 1 else np.empty(0, np.int64)
     worst = far[np.lexsort((far, -most[far]))][:MOST_CHANNELS]

@@ -21,6 +21,7 @@ from ..stored import STORED
 
 Array = np.ndarray[Any, Any]
 MOST_DIMENSIONS = 32
+MANY = 1 << 20  # elements from which on short rows are one
 SHORT = 32  # a last dimension below this, as a convolution's, makes no row of its own
 FLOATS = ("fp64", "fp32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fnuz", "e5m2fnuz", "e2m1")
 
@@ -60,7 +61,8 @@ class Tensor:
     def rows(self) -> tuple[int, int]:
         """It as a matrix, (outputs, inputs): a short last dimension, as a convolution's, is one of a row's."""
         if len(self.shape) > 1 and self.shape[-1] < SHORT:
-            return self.shape[0], math.prod(self.shape[1:])
+            inputs = math.prod(self.shape[1:])
+            return (self.shape[0], inputs) if inputs >= SHORT or self.count < MANY else (1, self.count)
         return math.prod(self.shape[:-1]), self.shape[-1] if self.shape else 1
 
     @property

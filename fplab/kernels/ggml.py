@@ -25,7 +25,7 @@ def nearest(v):
 @inlined
 def clipped(v, low, high):
     """The nearest integer within bounds."""
-    return np.float32(max(low, min(high, np.rint(v))))
+    return np.float32(max(low, min(high, nearest(v))))
 
 
 @inlined
@@ -173,7 +173,7 @@ def refined(x, top, scales, codes):
                 xl = np.float32(sum_xl - np.float32(np.float32(w * v[i]) * out[i]))
                 if xl > ZERO:
                     l2 = np.float32(sum_l2 - np.float32(np.float32(w * out[i]) * out[i]))
-                    code = max(-top, min(np.float32(top - ONE), nearest(np.float32(np.float32(v[i] * l2) / xl))))
+                    code = clipped(np.float32(np.float32(v[i] * l2) / xl), -top, np.float32(top - ONE))
                     if code != out[i]:
                         xl = np.float32(xl + np.float32(np.float32(w * v[i]) * code))
                         l2 = np.float32(l2 + np.float32(np.float32(w * code) * code))

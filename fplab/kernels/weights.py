@@ -23,11 +23,11 @@ def _added(lanes):
 
 
 @jit
-def describe(x, k, at, columns, rows):
+def describe(x, k, at, base, columns, rows):
     """Of float32 ``x``, part of a matrix with rows of ``k`` from element ``at`` on: (sum, sum of squares, low, high).
 
-    What is not finite counts as zero. ``columns`` float32 (k,), ``rows``: float32, those that the part reaches into;
-    both become at least the largest magnitudes in it.
+    What is not finite counts as zero. ``columns``: float32, from column ``base`` on, and ``rows``: those that the part
+    reaches into; both become at least the largest magnitudes in it.
     """
     lanes, squares = np.zeros(LANES), np.zeros(LANES)
     low, high = np.float32(np.inf), np.float32(-np.inf)
@@ -36,7 +36,7 @@ def describe(x, k, at, columns, rows):
         row = (at + start) // k
         left = at + start - row * k
         count = min(k - left, x.size - start)
-        part, across = x[start : start + count], columns[left : left + count]
+        part, across = x[start : start + count], columns[left - base : left - base + count]
         most = rows[row - first]
         for i in range(count):
             v = part[i]

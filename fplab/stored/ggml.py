@@ -32,8 +32,7 @@ GGML: dict[int, tuple[str, int, int]] = {
 
 def halves(x: Array) -> Array:
     """Float32 values (n,) as the two bytes of FP16 each, uint8 (n, 2)."""
-    with np.errstate(over="ignore"):
-        return x.astype("<f2").view(np.uint8).reshape(-1, 2)
+    return x.astype("<f2").view(np.uint8).reshape(-1, 2)
 
 
 def of_halves(data: Array) -> Array:
@@ -43,8 +42,7 @@ def of_halves(data: Array) -> Array:
 
 def truncated(x: Array) -> Array:
     """``(int8_t) x``: the fraction dropped; what is beyond an integer is 0, as on x86."""
-    with np.errstate(invalid="ignore"):
-        return x.astype(np.int32).astype(np.int8)
+    return x.astype(np.int32).astype(np.int8)
 
 
 def folded(codes: Array, parts: int, width: int = 32) -> Array:
@@ -63,8 +61,7 @@ def unfolded(data: Array, parts: int, width: int = 32) -> Array:
 
 def inverse(d: Array) -> Array:
     """1 / d, and 0 of 0."""
-    with np.errstate(divide="ignore", over="ignore"):
-        return np.where(d == 0, f32(0), f32(1) / d)
+    return np.where(d == 0, f32(0), f32(1) / d)
 
 
 def largest(x: Array) -> Array:
@@ -76,18 +73,16 @@ def symmetric(x: Array, bits: int) -> Array:
     """Q4_0 and Q5_0: the element of largest magnitude becomes the lowest code."""
     middle = 1 << (bits - 1)
     d = largest(x) / f32(-middle)
-    with np.errstate(invalid="ignore", over="ignore"):
-        codes = np.minimum(truncated(x * inverse(d) + f32(middle + 0.5)), np.int8(2 * middle - 1))
+    codes = np.minimum(truncated(x * inverse(d) + f32(middle + 0.5)), np.int8(2 * middle - 1))
     return np.hstack([halves(d), *_parted(codes, bits)])
 
 
 def with_minimum(x: Array, bits: int) -> Array:
     """Q4_1 and Q5_1: codes of the distance from the smallest element."""
     low = x.min(axis=1, keepdims=True)
-    with np.errstate(invalid="ignore", over="ignore"):
-        d = (x.max(axis=1, keepdims=True) - low) / f32((1 << bits) - 1)
-        codes = truncated((x - low) * inverse(d) + f32(0.5))
-        codes = np.minimum(codes, np.int8(15)) if bits == 4 else codes
+    d = (x.max(axis=1, keepdims=True) - low) / f32((1 << bits) - 1)
+    codes = truncated((x - low) * inverse(d) + f32(0.5))
+    codes = np.minimum(codes, np.int8(15)) if bits == 4 else codes
     return np.hstack([halves(d), halves(low), *_parted(codes, bits)])
 
 
@@ -108,13 +103,9 @@ def _codes(data: Array, bits: int) -> Array:
 def q8_0(x: Array) -> Array:
     """Q8_0: the largest magnitude becomes 127."""
     d = np.abs(x).max(axis=1, keepdims=True) / f32(127)
-    return np.hstack([halves(d), truncated(rounded(x * inverse(d))).view(np.uint8)])
-
-
-def rounded(x: Array) -> Array:
-    """``roundf``: ties away from zero."""
-    down = np.trunc(x)
-    return down + np.where(np.abs(x - down) >= f32(0.5), np.copysign(f32(1), x), f32(0))
+    steps = x * inverse(d)
+    steps += np.copysign(np.nextafter(f32(0.5), f32(0)), steps)  # so that dropping the fraction is ``roundf``
+    return np.hstack([halves(d), truncated(steps).view(np.uint8)])
 
 
 LINEAR = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], f32)  # IQ4_NL's values

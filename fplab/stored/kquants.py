@@ -22,9 +22,9 @@ ASYMMETRIC = {2: (16, 3, -0.5, 15, 15), 4: (32, 15, -1.0, 20, 63), 5: (32, 31, -
 
 
 def _nearest(x: Array) -> Array:
-    """To the nearest integer, ties to even."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        return np.rint(x)
+    """``nearest_int``: to nearest, ties to even, by the low bits of a sum, int32."""
+    shifted: Array = x.astype(f32) + kernels.MAGIC
+    return (shifted.view(np.int32) & 0x7FFFFF) - 0x400000
 
 
 def _half(x: Array) -> Array:
@@ -32,15 +32,9 @@ def _half(x: Array) -> Array:
     return of_halves(halves(x))
 
 
-def _bytes(x: Array) -> Array:
-    """``(uint8_t)`` of integers."""
-    return x.astype(np.int64).astype(np.uint8)
-
-
 def _codes(x: Array, scale: Array, kept: Array, low: int, high: int) -> Array:
     """Codes in units of scales (n, scales, 1), from 0 on; those of the search where a scale is 0."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        codes = np.clip(_nearest(x / scale), low, high) - low
+    codes = np.clip(_nearest(x / scale), low, high) - low
     return np.where(scale == 0, kept, codes).reshape(len(x), 256).astype(np.uint8)
 
 
@@ -59,7 +53,7 @@ def asymmetric(x: Array, bits: int) -> Array:
     integers, units = [], []
     for of in (scales.reshape(len(x), -1), minima.reshape(len(x), -1)):
         largest = np.maximum(of.max(axis=1, keepdims=True), f32(0))
-        integers.append(np.minimum(_bytes(_nearest(_over(most, largest) * of)), np.uint8(most)))
+        integers.append(np.minimum(_nearest(_over(most, largest) * of).astype(np.uint8), np.uint8(most)))
         units.append(largest / f32(most))
     (s, m), (d, low) = integers, units
     scale = (_half(d) * s.astype(f32))[:, :, None]
@@ -75,8 +69,7 @@ def asymmetric(x: Array, bits: int) -> Array:
 
 def _over(most: float, x: Array) -> Array:
     """``most / x``, and 0 of 0."""
-    with np.errstate(divide="ignore", over="ignore"):
-        return np.where(x == 0, f32(0), f32(most) / x)
+    return np.where(x == 0, f32(0), f32(most) / x)
 
 
 def _decode_asymmetric(data: Array, bits: int) -> Array:

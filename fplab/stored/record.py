@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,8 @@ class Stored:
     name: str
     block: int
     size: int
-    encoder: Coder
-    decoder: Coder
+    encoder: Coder = field(repr=False)
+    decoder: Coder = field(repr=False)
     library: str = ""
 
     @property
@@ -45,7 +45,8 @@ class Stored:
             raise LabError(f"x has {flat.size:,} elements; {self.name} has blocks of {self.block}.")
         if not np.isfinite(flat).all():
             raise LabError(f"x has NaN or infinity, and {self.name} has neither.")
-        return self.encoder(flat.reshape(-1, self.block)).reshape(-1)
+        with np.errstate(all="ignore"):  # C's division by zero and its casts of infinity are silent
+            return self.encoder(flat.reshape(-1, self.block)).reshape(-1)
 
     @quotes_call
     def decode(self, data: Any) -> Array:
@@ -53,4 +54,5 @@ class Stored:
         data = np.asarray(data)
         if data.dtype != np.uint8 or data.size % self.size:
             raise LabError(f"data are {data.dtype}[{data.size}]; {self.name} has blocks of {self.size} bytes, uint8.")
-        return self.decoder(data.reshape(-1, self.size)).reshape(-1)
+        with np.errstate(all="ignore"):  # a file's scales may be infinite, or NaN
+            return self.decoder(data.reshape(-1, self.size)).reshape(-1)
