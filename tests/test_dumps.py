@@ -127,8 +127,9 @@ HOSTILE = [
 
 @pytest.mark.parametrize(("harm", "why"), HOSTILE)
 def test_a_hostile_manifest_is_refused_in_words(harm, why: str, tmp_path: Path) -> None:
+    layer, x = nn.Linear(4, 4), torch.ones(2, 4)
     with capture(None, tmp_path):
-        nn.Linear(4, 4)(torch.ones(2, 4))
+        layer(x)
     manifest = json.loads((tmp_path / "rank-0.json").read_text())
     harm(manifest)
     (tmp_path / "rank-0.json").write_text(json.dumps(manifest))

@@ -38,7 +38,9 @@ SAFE = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"
         "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL", "float8_e4m3fn": "F8_E4M3",
         "float8_e5m2": "F8_E5M2"}  # fmt: skip
 SETS_BITS = ("CUBLAS", "NVIDIA_TF32", "ATEN_", "ONEDNN", "MKL_CBWR")
-OUTSIDE = re.compile(r"c10d|rand|normal|bernoulli|dropout|multinomial|empty|exponential")  # no result of operands alone
+OUTSIDE = re.compile(
+    r"c10d|rand|normal|bernoulli|dropout|multinomial|empty|exponential|uniform|cauchy|geometric"
+)  # no result of operands alone
 
 
 class Capture(TorchDispatchMode):
