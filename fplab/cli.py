@@ -573,6 +573,8 @@ def _checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     _model_arguments(parser, "explain")
+    other = "or two programs, each the folder of a dump (fplab.nn.capture) or FILE.py:NAME of a function that computes"
+    parser.add_argument("other", nargs="?", metavar="B", help=other)
     for name in ("a", "b"):
         text = (
             "a way of computing it, as NAME=VALUE: gpu, inputs, recipe, fallback, split_k, rows; none: torch's own "

@@ -50,6 +50,14 @@ class Own(nn.Module):
 def with_loss():
     return Own(), {"x": torch.ones(2, 4), "y": torch.zeros(2, 4)}
 
+def one(approximate="none"):
+    model, ((x, _),) = build()
+    model[1] = nn.GELU(approximate)
+    return model(x)
+
+def other():
+    return one("tanh")
+
 def no_batches():
     return nn.Linear(2, 2), []
 
@@ -91,6 +99,8 @@ def test_explain_and_watch_answer_too(here: Path, capsys: Any) -> None:
     ways = ["--a", "gpu=A100", "inputs=fp16", "--b", "gpu=H100", "inputs=fp16", "split_k=2"]
     assert cli.main(["explain", "strangers_model:build", *ways]) == 0
     assert "plan: one chain in a, Plan(split_k=2) in b" in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["explain", "strangers_model:one", "strangers_model:other"]) == 0
+    assert "approximate: none in a, tanh in b" in " ".join(capsys.readouterr().out.split())
     assert cli.main(["watch", "strangers_model:with_loss", "--steps", "3", "--recipes", "mxfp8"]) == 0
     assert capsys.readouterr().out.startswith("Own with AdamW: 3 steps")
     files = {path.name for path in [*(here / "explain").iterdir(), *(here / "watch").iterdir()]}
@@ -156,6 +166,7 @@ def test_chinese_has_no_space_between_chinese_and_no_english_but_names(here: Pat
         (["survey", "strangers_model:build", "--recipes", "fp8"], "fp8_block. Did you mean"),  # bf16 once
         (["survey", "strangers_model:build", "--recipes", "mxfp8"], "GPUs that have one: B200, RTXPRO6000. Software"),
         (["explain", "strangers_model:build", "--a", "gpu"], "--a gpu is not possible; allowed: NAME=VALUE"),
+        (["explain", "nowhere", "strangers_model:one"], "nowhere/rank-0.json holds no dump that fplab can read: No"),
         (["explain", "strangers_model:build", "--b", "gpus=H100"], "unknown setting of a way 'gpus'"),
         (["survey", "pipe.py:build"], "cannot be imported (OSError: [Errno 22] it is no regular file: "),
         *(([what, "strangers_model:no_batches"], "gives (Linear(") for what in ("survey", "explain", "watch")),

@@ -58,9 +58,9 @@ class Capture(TorchDispatchMode):
         if what not in WHAT:
             raise ValueError(f"what={what!r} is not possible; allowed: {', '.join(WHAT)}.")
         self.model, self.out, self.what, self.most, self.limit = model, Path(out), what, most, operations
-        names = {} if model is None else {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        self._names = {id(x): name for name, x in names.items()}
-        self._paths = {} if model is None else {m: path for path, m in model.named_modules()}
+        self._names, self._paths = dict[int, str](), dict[Any, str]()
+        if model is not None:
+            self._name(model, "")
         self._stack, self._calls, self._modules = [""], dict[str, int](), dict[str, Any]()
         self._known: dict[int, tuple[Any, int, int]] = {}  # id -> reference, number, last write before
         self._windows = dict[int, dict[Any, tuple[Any, int, int]]]()  # storage -> windows on it -> as above
@@ -96,7 +96,14 @@ class Capture(TorchDispatchMode):
         """How much was noted."""
         return f"{len(self.operations):,} operations, {len(self.tensors):,} tensors, {self._size:,} bytes of them kept"
 
+    def _name(self, model: Any, root: str) -> None:
+        """Name a model's parts, parameters and buffers by their paths."""
+        self._paths |= {m: path or root for path, m in model.named_modules()}
+        self._names |= {id(x): name for name, x in (*model.named_parameters(), *model.named_buffers())}
+
     def _enter(self, module: Any, args: Any) -> None:
+        if len(self._stack) == 1 and module not in self._paths:
+            self._name(module, f"{type(module).__name__}")
         path = self._paths.setdefault(module, f"{type(module).__name__} {len(self._paths)}")
         self._calls[path] = self._calls.get(path, -1) + 1
         if path not in self._modules:
@@ -109,12 +116,23 @@ class Capture(TorchDispatchMode):
         if len(self._stack) > 1:
             self._stack.pop()
         if len(self._stack) == 1:
-            known = [
-                self._known.get(id(x))
-                for x in tree_leaves(output)
-                if isinstance(x, torch.Tensor) and x.is_floating_point()
-            ]
-            self.output = next((one[1] for one in known if one is not None), self.output)
+            self.gave(output)
+
+    def gave(self, output: Any) -> None:
+        """What the program gave, of which the first tensor of floating-point numbers is to be explained."""
+        for x in tree_leaves(output):
+            known = self._seen(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else None
+            if known is not None:
+                self.output = known[1]
+                break
+
+    def _seen(self, x: torch.Tensor) -> tuple[Any, int, int] | None:
+        """What is known of a tensor, or of the same window on memory that was not freed since: autograd's views."""
+        known = self._known.get(id(x))
+        if known is not None and known[0]() is x:
+            return known
+        windows = self._windows.get(_storage(x), {}) if _storage(x) else {}
+        return windows.get(_place(x)) if any(one[0]() is not None for one in windows.values()) else None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -170,28 +188,23 @@ class Capture(TorchDispatchMode):
 
         ``view``: another window on what is known, without a digest; ``whole``: kept whole if it is new.
         """
-        storage, known = _storage(x), self._known.get(id(x))
-        window = x.dtype, x.shape, x.stride() if x.layout == torch.strided else (), x.storage_offset() if storage else 0
+        storage, known = _storage(x), None if new else self._seen(x)
         version = self._writers.get(storage, -1)
-        if known is not None and known[0]() is not x:
-            known = None
-        if known is None and not new:  # autograd gives a view another object
-            known = self._windows.get(storage, {}).get(window)
-        if known is not None and not new and known[2] == version:
+        if known is not None and known[2] == version:
             return known[1]
         note: dict[str, Any] = {"dtype": str(x.dtype)[6:], "shape": list(x.shape)}
         note["stride"] = list(x.stride()) if x.layout == torch.strided else None
-        if known is not None and not new:
+        if known is not None:
             note["same"], note["by"], whole = known[1], version, whole and changed
         elif id(x) in self._names:
             note["name"] = self._names[id(x)]
         number = len(self.tensors)
         self.tensors.append(note)
-        if new and not view:
-            self._windows[storage] = {}
+        if (new and not view) or not any(one[0]() is not None for one in self._windows.get(storage, {}).values()):
+            self._windows[storage] = {}  # memory that is new, or was freed since
         self._known[id(x)] = weakref.ref(x), number, version
         if storage:
-            self._windows.setdefault(storage, {})[window] = self._known[id(x)]
+            self._windows[storage][_place(x)] = self._known[id(x)]
         note["kept"] = "none"
         if not view and x.layout == torch.strided and x.device.type != "meta":
             self._keep(x.detach(), number, note, whole or self.what == "all")
@@ -268,6 +281,11 @@ def _raw(x: torch.Tensor) -> bytes:
 
 def _storage(x: torch.Tensor) -> int:
     return x.untyped_storage()._cdata if x.layout == torch.strided else 0
+
+
+def _place(x: torch.Tensor) -> Any:
+    """Where in its storage a tensor is."""
+    return x.dtype, x.shape, x.stride(), x.storage_offset()
 
 
 def _written(x: Any) -> Any:

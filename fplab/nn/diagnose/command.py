@@ -36,20 +36,25 @@ SETTING = say("{option} {text} is not possible; allowed: NAME=VALUE, such as gpu
 Loss = Callable[[nn.Module, Any], Any]
 
 
+def _named(name: str) -> Any:
+    """What a module or file has under a name."""
+    module, colon, inside = name.rpartition(":")
+    if not colon:
+        raise LabError(f"the model {name!r} is not possible; {ALLOWED}")
+    try:
+        with _from_here():
+            return getattr(_file(Path(module)) if module.endswith(".py") else importlib.import_module(module), inside)
+    except Exception as error:  # whatever a module raises as it is imported
+        raise LabError(f"the model {name!r} cannot be imported ({reason(error)}); {ALLOWED}") from None
+
+
 def built(name: str) -> tuple[nn.Module, list[Any], Loss]:
     """The model that a name builds, its batches and its loss: see ``ALLOWED``.
 
     Without a loss, it is what the model's output has as ``loss``, or the cross-entropy of its logits for the last part
     of a batch.
     """
-    module, colon, inside = name.rpartition(":")
-    if not colon:
-        raise LabError(f"the model {name!r} is not possible; {ALLOWED}")
-    try:
-        with _from_here():
-            given = getattr(_file(Path(module)) if module.endswith(".py") else importlib.import_module(module), inside)
-    except Exception as error:  # whatever a module raises as it is imported
-        raise LabError(f"the model {name!r} cannot be imported ({reason(error)}); {ALLOWED}") from None
+    given = _named(name)
     result = given() if callable(given) and not isinstance(given, nn.Module) else given
     fits = isinstance(result, tuple) and len(result) in (2, 3) and isinstance(result[0], nn.Module)
     if not fits or (isinstance(result[1], list) and not result[1]):
@@ -120,6 +125,10 @@ def verdicts(found: Survey) -> list[list[str]]:
 def explain(args: argparse.Namespace) -> int:
     """Print why two ways of computing a model's output differ."""
     demand_writable(args.out)
+    if args.other is not None:
+        answer = explaining(*map(_program, (args.model, args.other)))
+        print(answer, "", sep="\n")
+        return _saved(answer, args.out)
     a, b = (_way(option, given) for option, given in (("--a", args.a), ("--b", args.b)))
     model, batches, _ = built(args.model)
     first = batches[0]
@@ -127,6 +136,11 @@ def explain(args: argparse.Namespace) -> int:
     found = explaining(model.eval(), batch, a, b)
     print(found, "", sep="\n")
     return _saved(found, args.out)
+
+
+def _program(name: str) -> str | Callable[[], Any]:
+    """The folder of a dump, or the function without arguments that a name says."""
+    return name if Path(name).is_dir() or ":" not in name else _named(name)
 
 
 def _way(option: str, given: list[str]) -> dict[str, Any]:

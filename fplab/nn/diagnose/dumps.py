@@ -110,6 +110,11 @@ class Dump:
         """A tensor's values as they were noted, if all were."""
         return self.kept[n] if self.tensors[n]["kept"] == "whole" else None
 
+    def has_bits(self, n: int, x: Tensor) -> bool:
+        """Whether a tensor of this one's shape and dtype has the bits that were noted."""
+        noted = self.tensors[n].get("digest", "")
+        return bool(noted) and noted[:16] == f"{capturing.digest(x.detach().contiguous()):016x}"
+
     def run(self, instead: Instead | None = None, stop: int | None = None) -> list[Tensor | None]:
         """Compute the program again on this machine: the values of all tensors, None for what cannot be computed.
 
@@ -168,6 +173,8 @@ class _Run:
                     self._set(n, self._value(same).copy_(known) if same >= 0 else _strided(known, self.dump.tensors[n]))
             return
         func, args = function(op), _given(op.args, self._value)
+        if op.short in ("view", "_unsafe_view") and not _views(*args):  # an operand that has other strides here
+            func = torch.ops.aten.reshape.default
         kwargs = {name: _given(x, self._value) for name, x in op.kwargs.items()}
         result = func(*args, **kwargs) if self.instead is None else self.instead(number, func, args, kwargs)
         for n, same in changed:
@@ -175,6 +182,15 @@ class _Run:
         for n, x in zip(op.results, tree_leaves(result), strict=True):
             if n >= 0 and self.live[n] is None:
                 self._set(n, x)
+
+
+def _views(x: Tensor, shape: Any) -> bool:
+    """Whether a tensor's strides allow a view of a shape."""
+    try:
+        x.view(shape)
+    except (RuntimeError, TypeError):
+        return False
+    return True
 
 
 class _UnknownError(Exception):
@@ -270,8 +286,8 @@ def _checked(path: Path, manifest: dict[str, Any], raw: dict[str, Tensor]) -> Du
     if type(output) is not int or not -1 <= output < len(tensors):
         raise LabError(f"the output is tensor {output!r}, and there are {len(tensors)}")
     if output < 0:
-        floats = [n for n in producers if tensors[n]["dtype"].startswith(("float", "bfloat"))]
-        output = max(floats, default=-1)
+        first = (n for op in reversed(operations) for n in op.results[:1])
+        output = next((n for n in first if n >= 0 and tensors[n]["dtype"].startswith(("float", "bfloat"))), -1)
     state = manifest["state"]
     return Dump(path, dict(state), dict(manifest["modules"]), tensors, operations, kept, output,
                 bool(manifest["cut"]), producers)  # fmt: skip

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, overload
 
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from ...words import say
 from ..ranks import demand_in_one_process
 from ..reporting import Progress, printed
 from . import first_difference
+from .dump_explanation import DumpExplanation, explain_dumps
 from .explain_report import Explanation, Row, Setting
 from .hybrids import OUTSIDE, Hybrid, Hybrids, Output, Way, different, way_of
 from .tensors import equal, norm, spelt
@@ -22,7 +24,7 @@ from .tensors import equal, norm, spelt
 ESTIMATE = say("{layers} of {all} layers differ by themselves: {n} runs, about {minutes:.1f} minutes.")
 
 
-@quotes_call
+@overload
 def explain(
     model: nn.Module,
     batch: Any,
@@ -32,7 +34,26 @@ def explain(
     *,
     most: int | None = None,
     progress: Progress | None = None,
-) -> Explanation:
+) -> Explanation: ...
+@overload
+def explain(
+    model: str | Path | Callable[[], Any],
+    batch: str | Path | Callable[[], Any],
+    *,
+    most: int | None = None,
+    progress: Progress | None = None,
+) -> DumpExplanation: ...
+@quotes_call
+def explain(
+    model: Any,
+    batch: Any,
+    a: Way | Mapping[str, Any] | None = None,
+    b: Way | Mapping[str, Any] | None = None,
+    output: Output | None = None,
+    *,
+    most: int | None = None,
+    progress: Progress | None = None,
+) -> Explanation | DumpExplanation:
     """Why two ways of computing one output differ: by layer, by setting, and the first operation that is apart.
 
     ``a``, ``b``: what each way is, a :class:`Way` or its parts: ``{"gpu": "A100", "inputs": "fp16"}``; ``{}`` is
@@ -50,18 +71,25 @@ def explain(
     infinite, no difference can be taken: that is said, and which layers differ by themselves, and where the ways part;
     a NaN is as any other NaN.
 
+    ``explain(a, b)`` of two programs instead, each the folder of a dump (:func:`capture`) or a function without
+    arguments that computes: the first tensors that should be one and are not, whatever operations and modules are
+    called, the cause, by computing b's operations from a's operands (weights, data, numbers such as eps, precisions,
+    orders of reduction, tensor parallel, GPUs), and its part of the difference at the output; then the next one.
+
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
     >>> ways = {"gpu": "H100", "inputs": "fp16"}, {"gpu": "H100", "inputs": "bf16"}
     >>> found = explain(model, torch.ones(1, 8) / 3, *ways, progress=str)
     >>> [row.layer for row in found.rows], found.first.layer, found.first.unlike
     (['0', '2'], '0', {'unit': ('H100 wgmma.k16 fp16->fp32', 'H100 wgmma.k16 bf16->fp32')})
     """
+    if most is not None and not most >= 1:
+        raise LabError(f"most={most!r} is not possible; allowed: 1 and more.")
+    if a is None and b is None and (isinstance(model, (str, Path)) or type(model).__name__ == "function"):
+        return explain_dumps(model, batch, most, progress)
     demand_in_one_process("explain", model)
     if output is not None and not callable(output):
         raise LabError(f"output is a {type(output).__name__}; pass a function output(model, batch).")
-    if most is not None and not most >= 1:
-        raise LabError(f"most={most!r} is not possible; allowed: 1 and more.")
-    ways = way_of("a", a), way_of("b", b)
+    ways = way_of("a", {} if a is None else a), way_of("b", {} if b is None else b)
     for way in ways:
         if way.model is not None:
             demand_in_one_process("explain", way.model)
