@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import few
+from . import uncompiled
 from .arrays import broadcast, narrow_result, values
 from .errors import LabError, quotes_call
 from .floats import PAST_CACHE, bits_of, demand_representable, destination, finish, head, refuse_nan, shaped
@@ -76,10 +76,10 @@ def _operate(
     result = destination(out, shape, dtype, *flats)
     raised = np.zeros(result.size if flags else 0, np.uint8)
     to_fmt = options(form, policy=policy, nan=nan)
-    if few.answers(result.size, opt):
+    if uncompiled.answers(result.size, opt):
         source, to = carrier(flats[0].dtype), carrier(dtype)
         given = [bits_of(f) for f in flats]
-        refuse_nan(few.operate(op, given, bits_of(result), raised, source, form, to, to_fmt, opt), form)
+        refuse_nan(uncompiled.operate(op, given, bits_of(result), raised, source, form, to, to_fmt, opt), form)
         finished = finish(result, out, shape)
         return (finished, shaped(raised, shape)) if flags else finished
     plain = layout(form) == layout(FP32) and opt == AS_HARDWARE and dtype == flats[0].dtype == np.float32
@@ -201,8 +201,8 @@ def _compare(op: int, a: Any, b: Any, fmt: FormatLike, subnormals: bool | str, f
     raised = np.zeros(answer.size if flags else 0, np.uint8)
     given = bits_of(flats[0]), bits_of(flats[1]), answer, raised
     source = carrier(flats[0].dtype)
-    if few.answers(answer.size):
-        offender = few.compare(op, *given, source, form, options(form), opt.daz)
+    if uncompiled.answers(answer.size):
+        offender = uncompiled.compare(op, *given, source, form, options(form), opt.daz)
     else:
         offender = arith.compare(op, *given, layout(source), layout(form), options(form), opt.daz)
     if offender >= 0:

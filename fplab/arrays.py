@@ -97,8 +97,8 @@ def _integers(array: np.ndarray[Any, Any], name: str) -> Floats:
     if array.size and max(int(array.max()), -int(array.min())) > EXACT_INTEGERS:
         inexact = [value for value in array.reshape(-1).tolist() if not _fits_float64(value)]
         if inexact:
-            held = summary(inexact[0])
-            raise LabError(f"{name} holds {held}, an integer that float64 does not hold exactly; pass floats.")
+            example = summary(inexact[0])
+            raise LabError(f"{name} holds {example}, an integer that float64 does not hold exactly; pass floats.")
     return array.astype(np.float64)
 
 

@@ -189,7 +189,7 @@ def _start(c: Array, largest: float, steps: int, rate: float, shape: bool = Fals
 
 def _to(*fmts: Format) -> Rule:
     """One rounding to nearest, or one more for each further format."""
-    return lambda held: [nearest(held * (1 + 2.0**-8 * n), fmt) for n, fmt in enumerate(fmts)]
+    return lambda magnitude: [nearest(magnitude * (1 + 2.0**-8 * n), fmt) for n, fmt in enumerate(fmts)]
 
 
 # --- matrix units ----------------------------------------------------------------------------------------------------
@@ -229,9 +229,9 @@ def _chain(model: Model, x: Operands, partial: Partial) -> Partial:
     count = x.a.shape[1] // width
     if x.shape:  # all products together, then at every step the most that a partial sum can be
         unit_sum, none, length = np.ones(1), np.zeros(1), np.full(1, float(width))
-        partial = partial.rounded(lambda held: unit.roundings(model, Known(unit_sum, length, unit_sum, none)))
+        partial = partial.rounded(lambda entering: unit.roundings(model, Known(unit_sum, length, unit_sum, none)))
         for _ in range(count):
-            partial = partial.rounded(lambda held: unit.roundings(model, Known(none, length, none, held)))
+            partial = partial.rounded(lambda entering: unit.roundings(model, Known(none, length, none, entering)))
         return partial
     for start in range(0, x.a.shape[1], width):
         s = slice(start, start + width)
@@ -242,8 +242,8 @@ def _chain(model: Model, x: Operands, partial: Partial) -> Partial:
     return partial
 
 
-def _step(unit: units.Unit, model: Model, known: Known, held: Array) -> Iterable[Rounded]:
-    return unit.roundings(model, known._replace(held=held))
+def _step(unit: units.Unit, model: Model, known: Known, entering: Array) -> Iterable[Rounded]:
+    return unit.roundings(model, known._replace(entering=entering))
 
 
 def _walk(model: Model, x: Operands, plan: Plan, rate: float, tile: int = 0, tiles: int = 1) -> Partial:
@@ -538,12 +538,12 @@ def sums(
         raise unknown("order", order, ORDERS)
     if y is not None and order == "pairwise":
         raise LabError("order='pairwise' rounds each product first; allowed for products: sequential, blocked.")
-    few, rate = integer("random_bits", random_bits, 1, WORDS), _share(rate)
-    if few < WORDS and (not mode.random or order != "sequential"):
-        raise LabError(f"random_bits={few} is for rounding='stochastic' and order='sequential'.")
-    if WORDS > few > 52 - acc.fraction_bits:
+    bits, rate = integer("random_bits", random_bits, 1, WORDS), _share(rate)
+    if bits < WORDS and (not mode.random or order != "sequential"):
+        raise LabError(f"random_bits={bits} is for rounding='stochastic' and order='sequential'.")
+    if WORDS > bits > 52 - acc.fraction_bits:
         most = 52 - acc.fraction_bits
-        raise LabError(f"random_bits={few} is not possible with accumulate={acc.name!r}; allowed: 1 to {most}, 32.")
+        raise LabError(f"random_bits={bits} is not possible with accumulate={acc.name!r}; allowed: 1 to {most}, 32.")
     operands = [values(v, name) for v, name in ((x, "x"), (y, "y")) if name == "x" or v is not None]
     rows = [np.atleast_2d(np.asarray(numeric.quantize(v.flat.reshape(v.shape), source), np.float64)) for v in operands]
     left, right = rows[0], rows[1] if len(rows) == 2 else np.ones_like(rows[0])
@@ -552,28 +552,28 @@ def sums(
     if not (np.isfinite(left).all() and np.isfinite(right).all()):
         raise LabError("x or y holds a number that is not finite; a bound needs finite operands.")
     how: dict[str, Any] = {"accumulate": acc, "order": order, "rounding": mode, "block": block, "seed": seed}
-    if few < WORDS:
-        computed = _few_bits(left, right, acc, few, seed)
+    if bits < WORDS:
+        computed = _few_bits(left, right, acc, bits, seed)
     elif y is None:
         computed = np.asarray(numeric.sum(left, source, **how), np.float64)
     else:
         computed = np.asarray(numeric.dot(left, right, source, **how), np.float64)
     terms = np.abs(left * right)
-    partial = _order(terms, acc, mode, order, block, few, rate)
+    partial = _order(terms, acc, mode, order, block, bits, rate)
     worst = partial.worst * SAFE
     error, exact = off(left, right, np.zeros(len(left)), computed)
     first = np.eye(1, max(1, terms.shape[1]))  # is all there is, and held throughout
-    shape = _order(first, acc, mode, order, block, few, rate)
+    shape = _order(first, acc, mode, order, block, bits, rate)
     named = say(
         "{fmt} into {acc}, {order}, {rounding}", fmt=source.name, acc=acc.name, order=order, rounding=mode.value
     )
-    assumption = STOCHASTIC.fill(bits=few) if mode.random else NEAREST
+    assumption = STOCHASTIC.fill(bits=bits) if mode.random else NEAREST
     result = Bounds(named, terms.shape[1], worst, partial.likely * SAFE, error, partial.most,
                     _condition(partial.most, exact), float(shape.worst[0] * SAFE), rate, assumption)  # fmt: skip
     return result if operands[0].flat.reshape(operands[0].shape).ndim == 2 else _first(result)
 
 
-def _one(fmt: Format, mode: Rounding, few: int, most: Array) -> list[Rounded]:
+def _one(fmt: Format, mode: Rounding, bits: int, most: Array) -> list[Rounded]:
     """One rounding of a number of at most such a magnitude: to nearest within half a step, else within a whole one."""
     half = nearest(most, fmt)
     if mode in (Rounding.RNE, Rounding.RNA):
@@ -581,14 +581,14 @@ def _one(fmt: Format, mode: Rounding, few: int, most: Array) -> list[Rounded]:
     step = half._replace(most=2 * half.most)
     if not mode.random:
         return [step._replace(directed=True)]
-    off_mean = Rounded(2.0**-few * step.most, 1, True)  # all of it is drift: counted twice, as the half of its double
+    off_mean = Rounded(2.0**-bits * step.most, 1, True)  # all of it is drift: counted twice, as the half of its double
     return [step, off_mean._replace(most=2 * off_mean.most)]
 
 
-def _order(terms: Array, acc: Format, mode: Rounding, order: str, block: int, few: int, rate: float) -> Partial:
+def _order(terms: Array, acc: Format, mode: Rounding, order: str, block: int, bits: int, rate: float) -> Partial:
     """The additions of an order; the first term is rounded to the accumulator alone."""
     n = terms.shape[1]
-    rule = functools.partial(_one, acc, mode, few)
+    rule = functools.partial(_one, acc, mode, bits)
 
     def term(k: int) -> Partial:
         return _start(terms[:, k], acc.max, 2 * n, rate)
@@ -619,9 +619,9 @@ def _order(terms: Array, acc: Format, mode: Rounding, order: str, block: int, fe
     return functools.reduce(plus, [chain(range(start, min(start + size, n))) for start in range(0, n, size)])
 
 
-def _few_bits(x: Array, y: Array, acc: Format, few: int, seed: int | None) -> Array:
+def _few_bits(x: Array, y: Array, acc: Format, bits: int, seed: int | None) -> Array:
     """Sequential sums with so many random bits: cut below them, then rounded up with the probability that is left."""
-    wide = replace(acc, name=f"{acc.name}+{few}", fraction_bits=acc.fraction_bits + few, aliases=())
+    wide = replace(acc, name=f"{acc.name}+{bits}", fraction_bits=acc.fraction_bits + bits, aliases=())
     total = np.zeros(len(x))
     for k in range(x.shape[1]):
         product, left_out = _product(x[:, k], y[:, k])

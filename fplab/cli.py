@@ -184,13 +184,13 @@ def record(args: Arguments) -> int:
     wide = max(len(part.record.experiment) for part in done)
     for part in done:
         size = sum(size for _, size in part.files) / 1e6
-        said = [say("{n:3} cases recorded, {size:.2f} MB", n=len(part.record.cases), size=size)]
+        lines = [say("{n:3} cases recorded, {size:.2f} MB", n=len(part.record.cases), size=size)]
         if lacking := part.record.meta.get("not here"):
             first = next(iter(lacking.values()))
-            said.append(say("not on this device: {n} cases, such as {first}", n=len(lacking), first=first))
-        said += [say("failed on this device: {step}: {message}", step=step, message=message)
+            lines.append(say("not on this device: {n} cases, such as {first}", n=len(lacking), first=first))
+        lines += [say("failed on this device: {step}: {message}", step=step, message=message)
                  for step, message in part.record.failed.items()]  # fmt: skip
-        for name, line in zip([part.record.experiment, *[""] * len(said)], said, strict=False):
+        for name, line in zip([part.record.experiment, *[""] * len(lines)], lines, strict=False):
             print(f"  {name:<{wide}}  {line}")
     print(say("files:"), *(f"  {path}" for part in done for path, _ in part.files), sep="\n")
     if not all(part.record.is_evidence for part in done):
@@ -204,7 +204,7 @@ def with_lines(tick: Callable[[float, str], None]) -> Callable[[float, str], Non
     """A tick that, where no bar is shown, also prints a line as each part begins: a log shows where a recording is."""
     start, begun = time.perf_counter(), set()
 
-    def told(fraction: float, text: str) -> None:
+    def print_part(fraction: float, text: str) -> None:
         part = text.split(":")[0]
         if part not in begun and not sys.stderr.isatty():
             begun.add(part)
@@ -213,7 +213,7 @@ def with_lines(tick: Callable[[float, str], None]) -> Callable[[float, str], Non
             print(f"\n{now} ", end="", file=sys.stderr, flush=True)
         tick(fraction, text)
 
-    return told
+    return print_part
 
 
 def verify(args: Arguments) -> int:

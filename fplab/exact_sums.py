@@ -26,7 +26,7 @@ class Machine:
     drawn: int = 0
     flags: int = 0
 
-    def deliver(self, result: tuple[Exact, int]) -> Exact:
+    def round(self, result: tuple[Exact, int]) -> Exact:
         """An exact result rounded to the format."""
         value, raised = result
         word = self.words(self.drawn) if self.mode.random else 0
@@ -41,11 +41,11 @@ class Machine:
 
     def add(self, a: Exact, b: Exact) -> Exact:
         """a + b."""
-        return self.deliver(exact.add(self.own(a), self.own(b), self.mode))
+        return self.round(exact.add(self.own(a), self.own(b), self.mode))
 
     def sub(self, a: Exact, b: Exact) -> Exact:
         """a - b."""
-        return self.deliver(exact.sub(self.own(a), self.own(b), self.mode))
+        return self.round(exact.sub(self.own(a), self.own(b), self.mode))
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class Term:
 
     def rounded(self, machine: Machine) -> Exact:
         """The product as a number of the accumulator."""
-        return machine.deliver(exact.mul(self.x, self.y))
+        return machine.round(exact.mul(self.x, self.y))
 
     def plus(self, c: Exact, machine: Machine, fused: bool) -> Exact:
         """x * y + c, with one rounding if fused, else two."""
         if fused:
-            return machine.deliver(exact.fma(self.x, self.y, machine.own(c), machine.mode))
+            return machine.round(exact.fma(self.x, self.y, machine.own(c), machine.mode))
         return machine.add(self.rounded(machine), c)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from . import few
+from . import uncompiled
 from .arrays import Values, check_out, code_dtype, values, widened
 from .arrays import codes as read_codes
 from .errors import LabError, quotes_call, summary
@@ -107,8 +107,8 @@ def _round_float64(x: Array, out: Array, loop: Fast) -> None:
 
 def round_into(x: Array, out: Array, fmt: Format, opt: Options, seed: np.uint64) -> None:
     """Round the flat float array ``x`` to ``fmt`` into ``out``: fast where there is a fast way, else generally."""
-    if x.size <= few.AT_ONCE and few.answers(x.size, opt):
-        refuse_nan(few.quantize(bits_of(x), bits_of(out), carrier(x.dtype), fmt, carrier(out.dtype), opt), fmt)
+    if x.size <= uncompiled.AT_ONCE and uncompiled.answers(x.size, opt):
+        refuse_nan(uncompiled.quantize(bits_of(x), bits_of(out), carrier(x.dtype), fmt, carrier(out.dtype), opt), fmt)
         return
     double = x.dtype == np.float64 and fmt.significand_bits <= 22 and opt.mode not in RANDOM
     double = double and (opt.overflow != TO_NAN or fmt.emax < 127)
@@ -170,8 +170,8 @@ def _encode(x: Array, fmt: Format, opt: Options, seed: np.uint64, flags: Array =
     """The codes of a flat array of carrier values."""
     result = np.empty(x.size, code_dtype(fmt.bits))
     source, bits = carrier(x.dtype), bits_of(x)
-    if few.answers(x.size, opt):
-        refuse_nan(few.convert(bits, result, flags, source, fmt, opt), fmt)
+    if uncompiled.answers(x.size, opt):
+        refuse_nan(uncompiled.convert(bits, result, flags, source, fmt, opt), fmt)
         return result
 
     def run(a: int, b: int) -> int:
@@ -222,8 +222,8 @@ def decode(codes: Any, fmt: FormatLike, dtype: Any = None) -> Any:
         raise LabError(f"float32 does not hold every value of {form.name}; pass dtype=np.float64.")
     result = np.empty(flat.size, to)
     target = bits_of(result)
-    if few.answers(flat.size):
-        few.decode(flat, target, form, carrier(to))
+    if uncompiled.answers(flat.size):
+        uncompiled.decode(flat, target, form, carrier(to))
     elif form.bits <= 16 and flat.size >= 1 << form.bits >> 2:
         table = _decoded(form, to)
 
@@ -266,9 +266,9 @@ def convert(
     signalling = _is_signalling(v.flat)
     to = carrier_dtype(target, v.narrow)
     wide = np.empty(v.flat.size, to)
-    if few.answers(v.flat.size, opt):
-        refuse_nan(few.convert(entering, result, raised, source, target, opt), target)
-        few.decode(result, bits_of(wide), target, carrier(to))
+    if uncompiled.answers(v.flat.size, opt):
+        refuse_nan(uncompiled.convert(entering, result, raised, source, target, opt), target)
+        uncompiled.decode(result, bits_of(wide), target, carrier(to))
     else:
         refuse_nan(loops.convert(entering, result, raised, layout(source), layout(target), opt, 0, seed64), target)
         loops.decode(result, bits_of(wide), layout(target), layout(carrier(to)))
@@ -294,8 +294,8 @@ def demand_representable(operands: list[Values], fmt: Format) -> None:
         differ &= ~np.isnan(wide) if fmt.has_nan else True
         if differ.any():
             at = int(np.flatnonzero(differ)[0])
-            where = f"element {at}" if v.shape else "it"
+            element = f"element {at}" if v.shape else "it"
             raise LabError(
-                f"operand {number}: {where} is {float(v.flat[at])!r}, which {fmt.name} cannot represent "
+                f"operand {number}: {element} is {float(v.flat[at])!r}, which {fmt.name} cannot represent "
                 f"(nearest: {float(rounded[at])!r}); pass strict=False to round operands first."
             )

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
+def deferred() -> Iterator[None]:
     """Hold an interrupt back until the block ends; then whoever answers interrupts hears it."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):

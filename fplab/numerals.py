@@ -16,15 +16,15 @@ def decimal_text(x: Fraction) -> str:
     '0.0999755859375'
     """
     sign, x = ("-" if x < 0 else ""), abs(x)
-    places = x.denominator.bit_length() - 1
-    assert x.denominator == 1 << places, "only binary fractions end in decimal"
-    digits = str(x.numerator * 5**places)
-    if len(digits) > places and len(digits) <= 25 + places:
-        whole, part = digits[: len(digits) - places], digits[len(digits) - places :]
-        return f"{sign}{whole}" + (f".{part}" if places else "")
-    if x and places - len(digits) < 6 and len(digits) <= places:
-        return f"{sign}0.{digits.rjust(places, '0')}"
-    exponent = len(digits) - 1 - places
+    fraction_digits = x.denominator.bit_length() - 1
+    assert x.denominator == 1 << fraction_digits, "only binary fractions end in decimal"
+    digits = str(x.numerator * 5**fraction_digits)
+    if len(digits) > fraction_digits and len(digits) <= 25 + fraction_digits:
+        whole, part = digits[: len(digits) - fraction_digits], digits[len(digits) - fraction_digits :]
+        return f"{sign}{whole}" + (f".{part}" if fraction_digits else "")
+    if x and fraction_digits - len(digits) < 6 and len(digits) <= fraction_digits:
+        return f"{sign}0.{digits.rjust(fraction_digits, '0')}"
+    exponent = len(digits) - 1 - fraction_digits
     rest = digits[1:].rstrip("0")
     return f"{sign}{digits[0]}{'.' if rest else ''}{rest}e{exponent:+d}"
 
@@ -33,8 +33,8 @@ def binary_text(x: Fraction) -> str:
     """A binary fraction as a ratio while that is short, and as an odd integer times a power of two."""
     if x == 0:
         return "0"
-    places = x.denominator.bit_length() - 1
-    shift = (abs(x.numerator) & -abs(x.numerator)).bit_length() - 1 - places
+    digits = x.denominator.bit_length() - 1
+    shift = (abs(x.numerator) & -abs(x.numerator)).bit_length() - 1 - digits
     scaled = x / Fraction(2) ** shift
     product = f"2^{shift}" if scaled == 1 else f"-2^{shift}" if scaled == -1 else f"{scaled.numerator}·2^{shift}"
     if abs(x.numerator) < 10**9 and x.denominator < 10**9:

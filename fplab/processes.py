@@ -82,7 +82,7 @@ def _quiet_children() -> Iterator[None]:
     before = {name: os.environ.get(name) for name in settings}
     mask = getattr(signal, "pthread_sigmask", None)  # a process has the mask of whoever starts it
     os.environ.update(settings)
-    with interrupts.held():  # another thread of this process may take it up meanwhile
+    with interrupts.deferred():  # another thread of this process may take it up meanwhile
         blocked = mask(signal.SIG_BLOCK, {signal.SIGINT}) if mask else None
         try:
             yield

@@ -107,11 +107,11 @@ class SumTree:
 
     def _leaves_of_children(self) -> list[list[Array]]:
         """By node: the terms of each child."""
-        held = list(np.arange(self.size).reshape(-1, 1))
+        subtrees = list(np.arange(self.size).reshape(-1, 1))
         leaves = []
         for parts in self.nodes:
-            leaves.append([held[p] for p in parts])
-            held.append(np.concatenate(leaves[-1]))
+            leaves.append([subtrees[p] for p in parts])
+            subtrees.append(np.concatenate(leaves[-1]))
         return leaves
 
     @property

@@ -32,8 +32,8 @@ def threads() -> int | None:
     return integer_set("FPLAB_NUM_THREADS", 1, MOST_THREADS) if os.environ.get("FPLAB_NUM_THREADS") else None
 
 
-def few() -> int:
-    """How many elements a process answers by the oracle, ``FPLAB_FEW``, else 1000: :mod:`fplab.few`."""
+def uncompiled_elements() -> int:
+    """How many elements a process answers by the oracle, ``FPLAB_FEW``, else 1000: :mod:`fplab.uncompiled`."""
     return integer_set("FPLAB_FEW", 0, 1 << 62, 1000)
 
 
@@ -74,5 +74,5 @@ def demand_compiler() -> None:
 
 def demand_all() -> None:
     """Raise :class:`LabError` for the first setting that means nothing."""
-    for ask in (threads, few, patience, demand_compiler):
+    for ask in (threads, uncompiled_elements, patience, demand_compiler):
         ask()

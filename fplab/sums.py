@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from . import few, floats
+from . import floats, uncompiled
 from .arrays import Values, broadcast, values
 from .errors import LabError, integer, quotes_call, unknown
 from .formats import TABLE, Format, FormatLike, Overflow, Rounding, Specials, get
@@ -211,8 +211,8 @@ def _rows(x: Array, axis: int) -> Array:
 def _reduce(job: Job, rows: list[Array], want_flags: bool) -> tuple[Array, Array]:
     """Sums (N, 1), or (N, K) when running, and flags (N,), of rows of representable values (N, K)."""
     n, k = rows[0].shape
-    if few.can_sum(job.acc, job.options) and few.answers(n * max(k, 1), job.options):
-        summed, raised = few.sums(rows, job.source, job.acc, job.plan, job.options)
+    if uncompiled.can_sum(job.acc, job.options) and uncompiled.answers(n * max(k, 1), job.options):
+        summed, raised = uncompiled.sums(rows, job.source, job.acc, job.plan, job.options)
         return floats.decode(summed, job.acc), raised
     target = _target(job, len(rows) == 2)
     if target is not None and not want_flags and k > 0:

@@ -73,7 +73,8 @@ PARTS = {
     "caches": (
         "test_kernel_cache.py", "test_benchmarks.py::test_the_benchmark_of_first_calls_runs_to_its_end_at_toy_size",
         "test_exercises_isolation.py::test_kernels_that_are_kept_are_not_compiled_again",
-        "test_few.py::test_a_first_call_compiles_nothing", "test_few.py::test_a_kernel_in_the_cache_makes_all_products",
+        "test_uncompiled.py::test_a_first_call_compiles_nothing",
+        "test_uncompiled.py::test_a_kernel_in_the_cache_makes_all_products",
         "test_nn_emulate_refused.py::test_torch_compile_is_refused_cached_or_not",
         "test_optimizer_base.py::test_the_compiler_of_torch_is_imported_by_those_alone_who_compile",
         "test_shadow.py::test_torch_compile_is_refused_cached_or_not",

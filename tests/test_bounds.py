@@ -108,7 +108,7 @@ def one_step_less(good: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def without_c(good: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, model, of: good(self, model, of._replace(held=0 * of.held))
+    return lambda self, model, of: good(self, model, of._replace(entering=0 * of.entering))
 
 
 MUTANTS = {

@@ -22,7 +22,7 @@ def interrupt(*processes: int) -> None:
         os.kill(process, signal.SIGINT)
 
 
-@pytest.mark.parametrize("block", [interrupts.held, processes._quiet_children])
+@pytest.mark.parametrize("block", [interrupts.deferred, processes._quiet_children])
 def test_an_interrupt_is_heard_after_its_block(block: Callable[[], AbstractContextManager[None]]) -> None:
     before, done = signal.getsignal(signal.SIGINT), []
 

@@ -318,7 +318,7 @@ def test_what_is_in_flight_is_what_a_schedule_holds(schedule: str) -> None:
             for chunks in (1,) if schedule != "interleaved" else (2, 3):
                 for stage in range(stages):
                     m = rounds * stages
-                    held = pipeline.held(schedule, stage, stages, m, chunks)
+                    held = pipeline.chunks_in_flight(schedule, stage, stages, m, chunks)
                     assert len(held) == chunks
                     assert sum(held) == simulated(schedule, stage, stages, m, chunks)
                     assert all(0 <= h <= m for h in held)

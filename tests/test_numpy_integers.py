@@ -66,7 +66,7 @@ CALLS: list[tuple[Callable[..., Any], type, tuple[int, ...]]] = [
     (lambda n, s: pipeline.stage_layers(n, s), i8, (126, 8)),
     (lambda n, s, c: pipeline.layers_of(n, s, c), i8, (120, 20, 6)),
     (lambda s, m, c: pipeline.bubble(s, m, c), i8, (8, 100, 2)),
-    (lambda i, s, m, c: pipeline.held("interleaved", i, s, m, c), i8, (0, 20, 100, 6)),
+    (lambda i, s, m, c: pipeline.chunks_in_flight("interleaved", i, s, m, c), i8, (0, 20, 100, 6)),
     (lambda n, b, t: inference.kv_cache(memory.preset("llama3-8b"), n, b, t), i16, (32, 1, 8192)),
     (lambda n, r: communication.sent("all-reduce", n, r), i8, (100, 100)),
     (lambda n: communication.zero_volume(n, 3), i8, (100,)),

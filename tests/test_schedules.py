@@ -63,7 +63,7 @@ def test_interleaving_holds_more_on_the_first_stage(p: int, v: int) -> None:
     ("name", "p", "m", "v"), [case for case in CASES if case[1] > 1 and (case[3] > 1) == (case[0] == "interleaved")]
 )
 def test_the_calculator_holds_what_every_stage_of_the_timeline_holds(name: str, p: int, m: int, v: int) -> None:
-    held = [sum(pipeline.held(name, stage, p, m, v)) for stage in range(p)]
+    held = [sum(pipeline.chunks_in_flight(name, stage, p, m, v)) for stage in range(p)]
     assert timeline(name, p, m, v).in_flight() == held
 
 

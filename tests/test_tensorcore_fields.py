@@ -178,7 +178,7 @@ def routes(model: Model, given: Rows, plan: Plan) -> Iterator[tuple[str, Any]]:
         yield from ((f"{route} by {way}", result) for route, result in results.items())
     if plan == ONE and not model.scale:
         acc = np.ascontiguousarray(accumulators.of(model).read(c, model, (len(a), len(a)), False))
-        units.of(model).held(model, np.ascontiguousarray(b.T))(a, acc)
+        units.of(model).product_by(model, np.ascontiguousarray(b.T))(a, acc)
         yield "held", np.diagonal(accumulators.of(model).values(acc))
     if plan == ONE and units.of(model).traced:
         own = [{name: x[i] for name, x in scales.items()} for i in range(len(a))]

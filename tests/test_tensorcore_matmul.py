@@ -102,7 +102,7 @@ def test_products_by_an_operand_that_is_held(model: Model, k: int, n: int) -> No
     kinds = {"fp64": np.float64, "int8": np.int8}
     first, other, y = (operand(model.a, s, "uniform", RNG).astype(kinds.get(model.a, np.float32))
                        for s in ((7, k), (1, k), (k, n)))  # fmt: skip
-    multiply = products.held(model, y)
+    multiply = products.product_by(model, y)
     found = multiply(first), multiply(other), multiply(first)
     for x, result in zip((first, other, first), found, strict=True):
         assert np.array_equal(bits(result), bits(matmul(x, y, gpu=model)))

@@ -34,11 +34,11 @@ def the_collectives() -> Iterator[Part]:
     }
     gathered = collectives.execute(collectives.all_gather(RANKS), after["reduce_scatter"])
     scattered = all((after["reduce_scatter"][(c - 1) % RANKS, a:b] == total[a:b]).all() for c, (a, b) in enumerate(own))
-    yield held(say("broadcast: rank 0's data everywhere"), bool((after["broadcast"] == x[0]).all()))
-    yield held(say("reduce: the sum on one rank"), bool((after["reduce"][0] == total).all()))
-    yield held(say("reduce-scatter: a part of the sum on each"), bool(scattered))
-    yield held(say("all-gather: every part on each"), bool((gathered == total).all()))
-    yield held(say("all-reduce: the sum on each"), bool((after["all_reduce"] == total).all()))
+    yield holds(say("broadcast: rank 0's data everywhere"), bool((after["broadcast"] == x[0]).all()))
+    yield holds(say("reduce: the sum on one rank"), bool((after["reduce"][0] == total).all()))
+    yield holds(say("reduce-scatter: a part of the sum on each"), bool(scattered))
+    yield holds(say("all-gather: every part on each"), bool((gathered == total).all()))
+    yield holds(say("all-reduce: the sum on each"), bool((after["all_reduce"] == total).all()))
 
 
 @tries("extrema")
@@ -58,7 +58,7 @@ def extrema() -> Iterator[Part]:
                        say("as defined") if right else say("not so"), right and different == 1)  # fmt: skip
 
 
-def held(about: Text, right: bool) -> Part:
+def holds(about: Text, right: bool) -> Part:
     """A part of which one can only say that it is so."""
     return part(about, say("as defined"), say("as defined") if right else say("not so"), right)
 

@@ -43,8 +43,8 @@ def int4_on_turing() -> Iterator[Part]:
     """Accuracy of a calibrated network in INT4; whether the lab has a record of INT4 products."""
     native = [m.gpu for m in models.TABLE if m.a == "int4"]
     rows = [r for r in rows_of("calibration") if r["bits"] == "4"]
-    where = say("no model of INT4 instructions here") if not native else verbatim(native[0])
-    parts = [untried(say("native in Turing's Tensor Cores, and faster"), say("yes"), where)]
+    instructions = say("no model of INT4 instructions here") if not native else verbatim(native[0])
+    parts = [untried(say("native in Turing's Tensor Cores, and faster"), say("yes"), instructions)]
     if not rows:
         yield from parts
         yield untried(say("accuracy lost"), "1%")

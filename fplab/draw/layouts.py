@@ -41,8 +41,8 @@ def _parsed(*looks: Any) -> Any:
 @lru_cache(MOST)
 def _outlined(font: Any, text: str, features: Any, language: Any) -> Any:
     """Where the letters of a text stand, and the outline of each."""
-    places, outlines, _ = OUTLINE(TextToPath(), font, text, {}, True, features=features, language=language)
-    return places, outlines
+    positions, outlines, _ = OUTLINE(TextToPath(), font, text, {}, True, features=features, language=language)
+    return positions, outlines
 
 
 def _twin(tick: Any) -> Any:
@@ -112,8 +112,8 @@ def remembered() -> Iterator[None]:
     ) -> Any:
         if not return_new_glyphs_only:
             return OUTLINE(reader, font, text, glyph_map, **how)
-        places, outlines = _outlined(font, text, how.get("features"), how.get("language"))
-        return places, {glyph: path for glyph, path in outlines.items() if glyph not in glyph_map}, []
+        positions, outlines = _outlined(font, text, how.get("features"), how.get("language"))
+        return positions, {glyph: path for glyph, path in outlines.items() if glyph not in glyph_map}, []
 
     def state(axis: Any) -> Any:
         """What an axis shows, and where it and the one whose locator it shares stand: they have room for so many."""

@@ -31,14 +31,14 @@ def dots(
 ) -> None:  # fmt: skip
     """A point for each value: a category along ``x`` (values upwards) or down ``y`` (values to the right)."""
     category = x or y
-    places = np.arange(array.sizes[category])
+    positions = np.arange(array.sizes[category])
     hues, marks = _coordinates(array, hue), _coordinates(array, marker)
     shares = len(hues) * len(marks)
     for i, h in enumerate(hues):
         for j, m in enumerate(marks):
             part = _at(_at(array, hue, h), marker, m).transpose(category, ...)
-            values = part.values.reshape(len(places), -1)
-            at = places + (DODGE * ((i * len(marks) + j + 0.5) / shares - 0.5) if shares > 1 else 0.0)
+            values = part.values.reshape(len(positions), -1)
+            at = positions + (DODGE * ((i * len(marks) + j + 0.5) / shares - 0.5) if shares > 1 else 0.0)
             at = np.broadcast_to(at[:, None], values.shape)
             own = not hue and not marker  # each category has a look of its own
             for k, (place, row) in enumerate(zip(at, values, strict=True)):
@@ -48,7 +48,7 @@ def dots(
                 ax.plot(*ends, color=colour.color, marker=mark, linestyle="none", markersize=7 if shares == 1 else 5.5)
     _ticks(ax, "x" if x else "y", array[category].values, names)
     if not x:
-        ax.set_ylim(len(places) - 0.5, -0.5)
+        ax.set_ylim(len(positions) - 0.5, -0.5)
     _legend(ax, ((hue, hues), (marker, marks)), names)
     _scales(ax, log, how)
 
@@ -89,10 +89,10 @@ def bars(
     with the sum at the end.
     """
     category = x or y
-    places, hues = np.arange(array.sizes[category]), _coordinates(array, hue)
-    width, start = DODGE / (1 if stacked else len(hues)), np.zeros(len(places))
+    positions, hues = np.arange(array.sizes[category]), _coordinates(array, hue)
+    width, start = DODGE / (1 if stacked else len(hues)), np.zeros(len(positions))
     for i, h in enumerate(hues):
-        at = places if stacked else places + width * (i + 0.5) - DODGE / 2
+        at = positions if stacked else positions + width * (i + 0.5) - DODGE / 2
         values = _at(array, hue, h).values
         how_drawn: dict[str, Any] = {**_area(hue, h, i), "label": _name(h, names) if hue else None}
         if x:
@@ -105,7 +105,7 @@ def bars(
         start = ends if stacked else start
     _ticks(ax, "x" if x else "y", array[category].values, names)
     if not x:
-        ax.set_ylim(len(places) - 0.4, -0.6)
+        ax.set_ylim(len(positions) - 0.4, -0.6)
     if hue:
         ax.legend(**(legend or {}))
     _scales(ax, log, how)

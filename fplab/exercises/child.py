@@ -279,5 +279,5 @@ def _compiled(file: Path, source: str) -> types.CodeType:
     except (SyntaxError, ValueError, OverflowError) as error:
         line = getattr(error, "lineno", None)
         what = getattr(error, "msg", None) or str(error)
-        where = f" (line {line})" if line else ""
-        raise LabError(f"{str(file)!r} is not Python: {what}{where}.") from None
+        at_line = f" (line {line})" if line else ""
+        raise LabError(f"{str(file)!r} is not Python: {what}{at_line}.") from None

@@ -277,8 +277,8 @@ def entropy_fails(r: Result) -> Outcome:
         return failed(detail)
     lost = -change.at(bits=4, scheme="tensor symmetric").read(r)
     entropy, others = lost.sel(rule="entropy").values, lost.drop_sel(rule="entropy").max("rule").values
-    said = say("{kept}; it loses {lost:.0%} of the digits, the worst other rule {other:.1%}", kept=detail)
-    return above(entropy, others, 0.3, said.fill(lost=entropy.mean(), other=others.mean()))
+    sentence = say("{kept}; it loses {lost:.0%} of the digits, the worst other rule {other:.1%}", kept=detail)
+    return above(entropy, others, 0.3, sentence.fill(lost=entropy.mean(), other=others.mean()))
 
 
 # Of a range that stays fixed nothing is claimed: with other seeds the epoch won back 1% to 40% of the digits. Where no

@@ -308,10 +308,10 @@ def steps(r: Result) -> Outcome:
             share = float((own.view(np.uint32) != h100.view(np.uint32)).mean())
             far, size = (float(np.sqrt((x.astype(np.float64) ** 2).sum())) for x in (own - h100, h100))
             drawn = float(tensors[TENSORS.index("loss")]), share, far / size
-            told = tuple(float(x.sel({**at, "step": step})) for x in (r.losses, r.differ, r.distance))
-            if told != drawn:
+            measured = tuple(float(x.sel({**at, "step": step})) for x in (r.losses, r.differ, r.distance))
+            if measured != drawn:
                 detail = say("{run}, step {step}: loss, share and distance {told} are not the weights' {drawn}")
-                return failed(detail.fill(run=name, step=step, told=told, drawn=drawn))
+                return failed(detail.fill(run=name, step=step, told=measured, drawn=drawn))
         if not np.array_equal(r.answers.sel(at), answers_by_hand(parts(own, shapes), r.p)):
             return failed(say("{run}: the answers are not those of the last weights", run=name))
     shares = [
@@ -338,8 +338,8 @@ def parting(r: Result) -> Outcome:
     layer1, layer2 = (of("first", run=OTHERS, tensor=f"layer {i}") for i in (1, 2))
     share = layer1.values(r)
     if not ((share > 0) & (share < FEW)).all():
-        few = say("the share of layer 1 is not between 0 and {few:.0%} in every seed", few=FEW)
-        return failed(joined((layer1.said(r), few), CLAUSE))
+        range_of_shares = say("the share of layer 1 is not between 0 and {few:.0%} in every seed", few=FEW)
+        return failed(joined((layer1.described(r), range_of_shares), CLAUSE))
     return above(layer2.min("run"), MANY)(r)
 
 

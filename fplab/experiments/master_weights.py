@@ -162,10 +162,10 @@ def train(p: Params, weights: str, update: str, rate: float, steps: int, seed: i
         loss = DIGITS_MLP.loss(model, Batch(images[index].flatten(1), labels[index]))
         loss.backward()
         whole.grad = torch.cat([x.grad.ravel() for x in parts if x.grad is not None])
-        before = held(optimizer, parameters) if step in kept_steps(p, steps) else []
+        before = state_vectors(optimizer, parameters) if step in kept_steps(p, steps) else []
         optimizer.step()
         if before:
-            kept.append(np.stack([*before, whole.grad.numpy(), *held(optimizer, parameters)]))
+            kept.append(np.stack([*before, whole.grad.numpy(), *state_vectors(optimizer, parameters)]))
         losses[step] = loss.item()
     pairs = np.hstack(ledger.pairs)
     pairs = pairs[:, pairs[1] != 0]
@@ -190,7 +190,7 @@ def in_one(parameters: list[Any]) -> Any:
     return whole
 
 
-def held(optimizer: Any, parameters: list[Any]) -> list[np.ndarray]:
+def state_vectors(optimizer: Any, parameters: list[Any]) -> list[np.ndarray]:
     """Parameters, what is updated, velocities and compensations, each as one float32 array, 0 before there is any."""
     rows = []
     for x in parameters:

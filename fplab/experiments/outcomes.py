@@ -52,7 +52,7 @@ class Sample:
     spread: float
     margin: float
 
-    def said(self) -> Text:
+    def described(self) -> Text:
         """The three in words."""
         rests = say("n = {seeds}, spread {spread:.2g}, margin {margin:.2g}")
         return rests.fill(seeds=self.seeds, spread=self.spread, margin=self.margin)
@@ -101,7 +101,7 @@ def verdict(holds: bool, detail: str | Text) -> Outcome:
 
 def measured(holds: bool, detail: str | Text, sample: Sample) -> Outcome:
     """Pass or fail of a measured claim, with the same detail, which ends in what it rests on."""
-    return Outcome(Status.PASS if holds else Status.FAIL, joined((detail, sample.said()), CLAUSE), sample)
+    return Outcome(Status.PASS if holds else Status.FAIL, joined((detail, sample.described()), CLAUSE), sample)
 
 
 def all_pass(outcomes: Iterable[tuple[str | Text, Outcome]], detail: str | Text) -> Outcome:
@@ -124,14 +124,14 @@ def same_bits(got: np.ndarray, want: np.ndarray, fmt: str, nan_equal: bool = Tru
     differ = got != want
     if form and form.has_nan and nan_equal and differ.any():
         differ &= ~(is_nan_code(got, fmt) & is_nan_code(want, fmt))
-    where = np.flatnonzero(differ)
-    if not where.size:
+    differing = np.flatnonzero(differ)
+    if not differing.size:
         return passed(say("{n:,} results, every bit", n=got.size))
-    pair = (int(codes.ravel()[where[0]]) for codes in (got, want))
+    pair = (int(codes.ravel()[differing[0]]) for codes in (got, want))
     texts = (f"{code:0{form.bits}b} ({number(code, fmt)})" if form else f"{code:#x}" for code in pair)
     first, other = texts
     message = say("{n:,} of {all:,} differ; first at {place}: {first} against {other}")
-    return failed(message.fill(n=where.size, all=got.size, place=int(where[0]), first=first, other=other))
+    return failed(message.fill(n=differing.size, all=got.size, place=int(differing[0]), first=first, other=other))
 
 
 Part: TypeAlias = Outcome | tuple[str | Text, np.ndarray, np.ndarray, str]

@@ -218,10 +218,10 @@ def table_of(p: Params, codebook: str) -> np.ndarray:
 @E.table
 def rows(r: Result) -> Columns:
     """A row for each kind of data, codebook and block size (0: the whole array), with its four errors."""
-    places = [(kind, book, block) for kind in KINDS for book in names_of(kind) for block in BLOCKS]
-    columns = dict(zip(("data", "codebook", "block"), map(list, zip(*places, strict=True)), strict=True))
+    points = [(kind, book, block) for kind in KINDS for book in names_of(kind) for block in BLOCKS]
+    columns = dict(zip(("data", "codebook", "block"), map(list, zip(*points, strict=True)), strict=True))
     return {**columns, **{name: [float(getattr(r, name).sel(data=kind, codebook=book, block=block))
-                                 for kind, book, block in places] for name in METRICS}}  # fmt: skip
+                                 for kind, book, block in points] for name in METRICS}}  # fmt: skip
 
 
 # --- claims -----------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ class Quantity:
         """The mean of what details show."""
         return float(np.asarray(self.shown(result), np.float64).mean())
 
-    def said(self, result: Result) -> Text:
+    def described(self, result: Result) -> Text:
         """Its name and mean."""
         unit = getattr(self.shown(result), "attrs", {}).get("unit", "")
         return say(
@@ -191,7 +191,7 @@ def _compared(how: Any, x: Compared, other: Compared, margin: float, result: Res
         pairs = ((as_quantity(x).at(**at), other.at(**at) if isinstance(other, Quantity) else other) for at in places)
         return statistics.both(*(_compared(how, a, b, margin, result) for a, b in pairs))
     both = [v for v in (x, other) if isinstance(v, Quantity)]
-    detail = joined([*(v.said(result) for v in both), *([both[0].scale] if both[0].scale else [])], COMMA)
+    detail = joined([*(v.described(result) for v in both), *([both[0].scale] if both[0].scale else [])], COMMA)
     a, b = np.broadcast_arrays(*(as_quantity(v).values(result) for v in (x, other)))
     outcome: Outcome = how(a, b, margin, detail)
     return outcome

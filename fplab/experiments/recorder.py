@@ -113,21 +113,21 @@ def record(
     device already is kept, and the others are done. Raises :class:`LabError` where there is no such device.
     """
     names = known_to_record(names)
-    where, size, start = environment.describe(device), size_name(not quick), time.perf_counter()
+    about, size, start = environment.describe(device), size_name(not quick), time.perf_counter()
     done: list[Recording] = []
     for i, name in enumerate(names):
 
         def part(fraction: float, text: str, i: int = i, name: str = name) -> None:
             tick((i + fraction) / len(names), f"{name}: {text}")
 
-        if resume and (kept := kept_in(out, {**where, "experiment": name, "size": size})) and is_whole(kept.record):
+        if resume and (kept := kept_in(out, {**about, "experiment": name, "size": size})) and is_whole(kept.record):
             done.append(kept)
             continue
-        recording = record_one(name, where, size, device, part)
+        recording = record_one(name, about, size, device, part)
         done.append(Recording(recording, tuple(records.save(out, recording))))
         if i + 1 < len(names) and not usable(device):
             tick((i + 1) / len(names), "the CUDA context is lost; a new process goes on")
-            return done + _elsewhere(out, device, names[i + 1 :], quick, where, size)
+            return done + _elsewhere(out, device, names[i + 1 :], quick, about, size)
     return done if device == "cpu" else _with_all_kernels(out, device, done, time.perf_counter() - start, tick)
 
 
@@ -145,9 +145,9 @@ def _with_all_kernels(out: Path, device: str, done: list[Recording], spent: floa
     return recorded
 
 
-def record_one(name: str, where: Mapping[str, Any], size: str, device: str, tick: Tick = silent) -> Record:
-    """The record of one experiment, or part of the suite, on a device that ``where`` describes."""
-    meta = {**where, "experiment": name, "size": size}
+def record_one(name: str, about: Mapping[str, Any], size: str, device: str, tick: Tick = silent) -> Record:
+    """The record of one experiment, or part of the suite, on a device that ``about`` describes."""
+    meta = {**about, "experiment": name, "size": size}
     try:
         cases = cases_of(name, size)
     except Exception as error:
@@ -197,7 +197,7 @@ def with_kernels(record: Record, device: str) -> Record:
     cases = {case.name: case for case in cases_of(record.experiment, record.meta["size"])}
     kernels: dict[str, Any] = {}
     for done in record.cases:
-        given = {name: array.copy() for name, array in suite.few(record.experiment, done.inputs).items()}
+        given = {name: array.copy() for name, array in suite.shortened(record.experiment, done.inputs).items()}
         try:
             kernels[done.name] = kernel_names(partial(cases[done.name].compute, given, device), device)
         except Exception as error:  # a profiler that does not work here costs no result
@@ -207,7 +207,7 @@ def with_kernels(record: Record, device: str) -> Record:
 
 
 def _elsewhere(
-    out: Path, device: str, names: Sequence[str], quick: bool, where: Mapping[str, Any], size: str
+    out: Path, device: str, names: Sequence[str], quick: bool, about: Mapping[str, Any], size: str
 ) -> list[Recording]:
     """Record in a new process, and read what it wrote."""
     source = str(Path(__file__).resolve().parents[2])
@@ -216,7 +216,7 @@ def _elsewhere(
     ran = subprocess.run([*command, *([] if quick else ["--full"])], env=environ, capture_output=True, text=True)
     done = []
     for name in names:
-        meta = {**where, "experiment": name, "size": size}
+        meta = {**about, "experiment": name, "size": size}
         kept = kept_in(out, meta)
         if kept is None:
             detail = " ".join((ran.stderr or ran.stdout).split())[-300:]
@@ -440,7 +440,7 @@ def verify_live(
     """Compute the cases on a device that is present and compare; rows that say so where there is none."""
     names = known_to_record(names)
     try:
-        where = environment.describe(device)
+        about = environment.describe(device)
     except LabError as error:
         if device == "cpu":
             raise
@@ -449,5 +449,5 @@ def verify_live(
             yield Evidenced(Row(name, EVERY_GPU_CASE, Evidence.LIVE.value, absent(why)), "")
         return
     for i, name in enumerate(names):
-        tick(i / len(names), f"{name} on {where['device']}")
-        yield from verify_record(record_one(name, where, size, device), live=True)
+        tick(i / len(names), f"{name} on {about['device']}")
+        yield from verify_record(record_one(name, about, size, device), live=True)

@@ -91,7 +91,7 @@ def trained(p: Params, seed: int) -> tuple[float, float, dict[str, list[np.ndarr
         "activation": [matrix(inputs[name].numpy()) for name in linear],
         "gradient": [matrix(gradients[name]) for name in linear],
     }
-    answers = torch.cat([held.targets.flatten() for held in task.held_out()])
+    answers = torch.cat([batch.targets.flatten() for batch in task.held_out()])
     return task.evaluate(model), float(answers.bincount().max() / len(answers)), layers
 
 

@@ -161,13 +161,13 @@ def in_flight(r: Result) -> Outcome:
 @E.proved("the calculator's bytes are those the timelines hold")
 def calculated(r: Result) -> Outcome:
     """A middle stage's bytes, which are layers alone, are in the proportion of what its timeline holds."""
-    held, at, chunks = r.activations.values, r.in_flight.values, np.array([*SCHEDULES.values()])[:, None]
-    wrong = held * at[0] * chunks != held[0] * at
+    activations, at, chunks = r.activations.values, r.in_flight.values, np.array([*SCHEDULES.values()])[:, None]
+    wrong = activations * at[0] * chunks != activations[0] * at
     wrong[:, [0, -1]] = False
     for i, stage in np.argwhere(wrong):
         there = say("{name}, stage {stage}: {bytes:,} bytes for {chunks} chunks in flight", name=[*SCHEDULES][i])
-        return failed(there.fill(stage=stage, bytes=held[i, stage], chunks=at[i, stage]))
-    sizes = joined([f"{b / 1e9:.1f} GB" for b in held[:, 1]], COMMA)
+        return failed(there.fill(stage=stage, bytes=activations[i, stage], chunks=at[i, stage]))
+    sizes = joined([f"{b / 1e9:.1f} GB" for b in activations[:, 1]], COMMA)
     return passed(say("GPT-3 on {n} stages: {sizes} on stage 1", n=r.p.stages, sizes=sizes))
 
 
@@ -258,8 +258,8 @@ def timelines(r: Result, *schedules: str) -> draw.Figure:
         draw_timeline(ax, slots, r.p.stages, end)
         ax.set_title(f"{TITLES[run.name]}: {run.bubble} of the work's time is waited")
         parts = (x.sel(schedule=run.name).values for x in (r.activations, r.in_flight))
-        for stage, (held, chunks) in enumerate(zip(*parts, strict=True)):
-            text = f"{held / 1e9:.0f} GB, {chunks / SCHEDULES[run.name]:g} in flight"
+        for stage, (activations, chunks) in enumerate(zip(*parts, strict=True)):
+            text = f"{activations / 1e9:.0f} GB, {chunks / SCHEDULES[run.name]:g} in flight"
             draw.note(ax, text, (1.0, stage), (4, 0), xycoords=("axes fraction", "data"), va="center")
     panels[1].set_xlabel("time, in forward passes of a stage; beside: activations of GPT-3 that a stage holds")
     figure.legend(handles=pass_patches(), loc="outside lower center", ncols=4)

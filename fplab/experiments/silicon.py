@@ -134,8 +134,8 @@ def products(r: Result) -> Outcome:
         path, wrong, n = (x.sel(fmt=fmt).item() for x in (r.path, r.wrong, r.predicted))
         if wrong:
             return failed(say("{fmt}, {path}: {n:,} of {all:,} differ", fmt=fmt, path=path, n=wrong, all=n))
-        told = say("{fmt}, {path}: {all:,} results, every bit") if n else say("{fmt}, {path}: no order found")
-        detail.append(told.fill(fmt=fmt, path=path, all=n))
+        sentence = say("{fmt}, {path}: {all:,} results, every bit") if n else say("{fmt}, {path}: no order found")
+        detail.append(sentence.fill(fmt=fmt, path=path, all=n))
     return (passed if r.predicted.any() else absent)(joined(detail, CLAUSE))
 
 

@@ -374,7 +374,7 @@ def inside_drifts(r: Result) -> Outcome:
     """No sum inside is above the exact one; of each draw the GPU that drifts less."""
     error = r.error.sel(kind="positive", way=[*INSIDE.values()], K=slice(LONG, None))
     inside, outside = (log2_rms(kind="positive", way=[*ways.values()]) for ways in (INSIDE, OUTSIDE))
-    detail = joined((inside.said(r), outside.said(r), say("in powers of 2")), COMMA)
+    detail = joined((inside.described(r), outside.described(r), say("in powers of 2")), COMMA)
     if (error > 0).any():
         return failed(say("a sum inside is above the exact one"))
     return larger((inside.read(r).values - outside.read(r).values).min(axis=0), 0.0, MANY, detail)

@@ -494,8 +494,8 @@ def product_inputs(p: Params) -> Arrays:
     factors: Arrays = {}
     for key, (name, (m, n, k, transposed_a, transposed_b)) in enumerate(product_shapes(p).items(), 2000):
         a, b = (random_codes(key, side, shape) for side, shape in ((0, (m, k)), (1, (k, n))))
-        places = seeds.permutation(k, key, 2)
-        first, other = places[: k // 2 - 2], places[k // 2 : k - 2]
+        order = seeds.permutation(k, key, 2)
+        first, other = order[: k // 2 - 2], order[k // 2 : k - 2]
         a[:, other], b[other] = a[:, first] ^ np.uint16(0x8000), b[first]
         factors[f"{name}_a"] = np.ascontiguousarray(a.T if transposed_a else a)
         factors[f"{name}_b"] = np.ascontiguousarray(b.T if transposed_b else b)

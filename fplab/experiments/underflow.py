@@ -326,8 +326,8 @@ def layers(r: Result) -> list[Part]:
             gone = (np.abs(there) <= LARGEST_LOST).sum()
             parts += [(name, stored[n * len(LAYERS) + i].view(np.uint32), there.view(np.uint32), "fp32"),
                       (name, r.lost_by_layer.values[n, i], gone, "bits64")]  # fmt: skip
-    told = say("the losses of all {all} snapshots add up", all=len(run.steps))
-    return [*parts, verdict(r.lost_by_layer.sum() == counted(r, "activation", "fp16", 0)[0], told)]
+    summed = say("the losses of all {all} snapshots add up", all=len(run.steps))
+    return [*parts, verdict(r.lost_by_layer.sum() == counted(r, "activation", "fp16", 0)[0], summed)]
 
 
 @E.proved("A loss scale adds its exponent to every gradient's and changes no significand")

@@ -34,12 +34,12 @@ def numbers(n: int, fmt: str, key: int) -> Array:
     fraction, sign = wide((1 << form.fraction_bits) - 1), wide(form.sign_mask)
     field = wide((form.emax - form.emin + 3) // 2 - 12) + pick % wide(24)  # within a dozen binades of 1
     near = raw & (sign | fraction) | field << wide(form.fraction_bits)
-    few = raw & ~(fraction >> wide(3))
+    few_digits = raw & ~(fraction >> wide(3))
     special = np.array(specials(fmt), np.uint64)[pick % wide(len(specials(fmt)))]
     low = wide(64 - form.bits)
     codes = np.choose(
         (kind >> wide(61)).astype(np.int64),
-        [raw >> low, near, near, raw & (sign | fraction), few >> low, special, near, near],
+        [raw >> low, near, near, raw & (sign | fraction), few_digits >> low, special, near, near],
     )
     return (codes & wide((1 << form.bits) - 1)).astype(f"u{form.bits // 8}")
 

@@ -27,12 +27,12 @@ def paths(formats: Sequence[str], k: int) -> tuple[str, ...]:
     torch = torch_for("cpu")
     if not torch.backends.mkldnn.is_available():
         return (OWN,) * len(formats)
-    with _printed() as said, torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
+    with _printed() as log, torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
         for fmt in formats:
             x = torch.ones(ROWS, k, dtype=getattr(torch, TORCH[fmt]))
             x @ torch.ones(k, COLUMNS, dtype=x.dtype)
     line = r"exec,cpu,(?:matmul|inner_product),([^,]+),[^,]*,src:{}:"
-    matches = [re.search(line.format(ONEDNN[fmt]), "".join(said)) for fmt in formats]
+    matches = [re.search(line.format(ONEDNN[fmt]), "".join(log)) for fmt in formats]
     return tuple(f"oneDNN {match[1]}" if match else OWN for match in matches)
 
 
@@ -42,19 +42,19 @@ def _printed() -> Iterator[list[str]]:
 
     It prints from C, on the process's standard output, which nothing in Python stands before.
     """
-    said: list[str] = []
+    log: list[str] = []
     with tempfile.TemporaryFile() as file:
         kept = os.dup(1)
         os.dup2(file.fileno(), 1)
         try:
-            yield said
+            yield log
         finally:
             os.dup2(kept, 1)
             os.close(kept)
         file.seek(0)
         for line in file:
             if line.startswith(b"onednn_verbose"):
-                said.append(line.decode())
+                log.append(line.decode())
             else:
                 os.write(1, line)
 

@@ -163,9 +163,9 @@ def run(
     flags = np.zeros(padded if unit.control else 0, np.uint8)
     word = DEFAULT | ROUNDINGS[rounding] << RC | FTZ * ftz | DAZ * daz
     control = np.array([word, DEFAULT, 0], np.uint32) if not unit.tiles else _tile_configuration(unit.tiles)
-    places = [array.ctypes.data for array in given]
-    places += [0] * (4 - len(places))
-    _compiled(unit)(padded, *places[: len(operands)], *[0] * (3 - len(operands)), given[-1].ctypes.data,
+    addresses = [array.ctypes.data for array in given]
+    addresses += [0] * (4 - len(addresses))
+    _compiled(unit)(padded, *addresses[: len(operands)], *[0] * (3 - len(operands)), given[-1].ctypes.data,
                     flags.ctypes.data, control.ctypes.data)  # fmt: skip
     return given[-1][:n], _in_order(flags[:n])
 
@@ -202,11 +202,11 @@ def loop(unit: Unit) -> str:
     bases = [*(f"${i + 1}" for i in range(len(given))), "$4"]
     far = [f"movq %rax, %r{8 + i}\n shlq $${width.bit_length() - 1}, %r{8 + i}\n addq {base}, %r{8 + i}"
            for i, (base, width) in enumerate(zip(bases, unit.widths, strict=True)) if width > 8]  # fmt: skip
-    places = {str(i): _at(f"${i + 1}", width) for i, width in enumerate(given)}
+    addresses = {str(i): _at(f"${i + 1}", width) for i, width in enumerate(given)}
     store = "stmxcsr 8($6)\n ldmxcsr 4($6)\n movzbl 8($6), %ecx\n movb %cl, ($5,%rax)"
     control = {"load": "ldmxcsr ($6)", "store": store}
     body = unit.body
-    for name, text in {**places, "out": _at("$4", result), **control}.items():
+    for name, text in {**addresses, "out": _at("$4", result), **control}.items():
         body = body.replace(f"{{{name}}}", text)
     before, after = (["ldtilecfg ($6)"], ["tilerelease"]) if unit.tiles else ([], ["vzeroupper"])
     lines = [
@@ -226,12 +226,12 @@ def loop(unit: Unit) -> str:
 def _assembly_on_arm(unit: Unit) -> str:
     """The same: addresses of a turn are in x10 to x13."""
     bases = [*(f"${i + 1}" for i in range(len(unit.widths) - 1)), "$4"]
-    places = [f"add x{10 + i}, {base}, x9, lsl #{width.bit_length() - 1}"
+    addresses = [f"add x{10 + i}, {base}, x9, lsl #{width.bit_length() - 1}"
               for i, (base, width) in enumerate(zip(bases, unit.widths, strict=True))]  # fmt: skip
-    body = unit.body.replace("{out}", f"[x{9 + len(places)}]")
-    for i in range(len(places) - 1):
+    body = unit.body.replace("{out}", f"[x{9 + len(addresses)}]")
+    for i in range(len(addresses) - 1):
         body = body.replace(f"{{{i}}}", f"[x{10 + i}]")
-    lines = ["mov x9, #0", "1:", *places, body, f"add x9, x9, #{unit.step}", "cmp x9, $0", "b.lo 1b"]
+    lines = ["mov x9, #0", "1:", *addresses, body, f"add x9, x9, #{unit.step}", "cmp x9, $0", "b.lo 1b"]
     return "\n".join(line.strip() for part in lines for line in part.split("\n"))
 
 
@@ -249,11 +249,11 @@ def as_function(unit: Unit) -> str:
     """The loop of a unit as a function of seven numbers in LLVM's language."""
     clobbered = ",".join(f"~{{{name}}}" for name in (*CLOBBERED[unit.machine], "memory"))
     text = loop(unit).replace("\n", "\\0A")
-    places = ", ".join(f"i64 %a{i}" for i in range(7))
+    arguments = ", ".join(f"i64 %a{i}" for i in range(7))
     inputs = ",".join("r" for _ in range(7))
     return f"""
-define void @run({places}) {{
-  call void asm sideeffect "{text}", "{inputs},{clobbered}"({places})
+define void @run({arguments}) {{
+  call void asm sideeffect "{text}", "{inputs},{clobbered}"({arguments})
   ret void
 }}
 """

@@ -36,12 +36,12 @@ def check(library: Any, function: str, *args: Any) -> None:
     status = getattr(library, function)(*args)
     if not status:
         return
-    said = []
+    messages = []
     for ask in ("cuGetErrorName", "cuGetErrorString"):
         text = ctypes.c_char_p()
         if getattr(library, ask)(status, ctypes.byref(text)) == 0 and text.value:
-            said.append(text.value.decode())
-    raise LabError(f"{function} failed: {': '.join(said) or status}.")
+            messages.append(text.value.decode())
+    raise LabError(f"{function} failed: {': '.join(messages) or status}.")
 
 
 class Gpu:

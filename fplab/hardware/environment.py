@@ -105,9 +105,9 @@ def driver() -> str | None:
     """The version of the NVIDIA driver, as ``nvidia-smi`` or the kernel module says it."""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        said = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.split()
-        if said:
-            return said[0]
+        fields = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+        if fields:
+            return fields[0]
     except (OSError, subprocess.SubprocessError):
         pass
     return _first(Path("/proc/driver/nvidia/version"), r"Kernel Module\D*([\d.]+)")

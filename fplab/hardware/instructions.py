@@ -141,10 +141,10 @@ class Instruction:
         sums = _numbered(0, d)
         x = f"%{d}" if shared else f"{{{_numbered(d, a)}}}"
         first = '"l"(x)' if shared else _operands("r", "x", a)
-        where = d + (1 if shared else a)
+        operand = d + (1 if shared else a)
         return (
             '#define INSTRUCTION(sum, x, where) asm volatile("{.reg .pred p; setp.eq.u32 p, 0, 0; '
-            f'{self.opcode} {{{sums}}}, {x}, %{where}, {scales};}}" '
+            f'{self.opcode} {{{sums}}}, {x}, %{operand}, {scales};}}" '
             f': {_operands("+" + kind, "sum", d)} : {first}, "l"(where))'
         )
 

@@ -119,8 +119,8 @@ class NVRTC:
             raise LabError(f"{function} failed: {self._error(status)}.")
 
     def _error(self, status: int) -> str:
-        said: bytes = self._lib.nvrtcGetErrorString(status)
-        return said.decode()
+        message: bytes = self._lib.nvrtcGetErrorString(status)
+        return message.decode()
 
 
 @cache

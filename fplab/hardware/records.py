@@ -117,8 +117,8 @@ def unpack(data: bytes) -> Record:
     """A record from the bytes of its file; an error with the reason where they are damaged or something else."""
     arrays = read_arrays(data, EXPANDED)
     meta = _meta(arrays)
-    said = arrays.pop(CHECKSUM, np.zeros(0, np.uint8))
-    if said.tobytes() != _checksum(arrays).tobytes():
+    checksum = arrays.pop(CHECKSUM, np.zeros(0, np.uint8))
+    if checksum.tobytes() != _checksum(arrays).tobytes():
         raise LabError("the checksum does not match: the contents are not what was recorded.")
     del arrays[META]
     for name, array in arrays.items():

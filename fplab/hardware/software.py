@@ -21,9 +21,9 @@ def gpu_of(meta: Meta) -> str:
 
     if meta.get("kind") != "cuda":
         return STAND_IN
-    said = re.sub(r"[\s_-]", "", str(meta["device"])).lower()
+    device = re.sub(r"[\s_-]", "", str(meta["device"])).lower()
     for row in sorted(ROWS, key=lambda row: len(row.name), reverse=True):
-        if row.name.lower() in said and row.name != row.architecture:
+        if row.name.lower() in device and row.name != row.architecture:
             return row.name
     for row in ROWS:
         if row.capability and ".".join(map(str, row.capability)) == str(meta.get("capability")):

@@ -47,6 +47,6 @@ def measurements(name: str, device: str) -> dict[str, Any]:
     return {"times": timing.measure(device)} if name == "products" else {}
 
 
-def few(name: str, inputs: Arrays) -> Arrays:
+def shortened(name: str, inputs: Arrays) -> Arrays:
     """Inputs with which a case runs the same kernels in a short time: of a summation order the first pair alone."""
     return {key: array[:1] for key, array in inputs.items()} if name == "orders" else dict(inputs)

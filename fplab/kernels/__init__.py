@@ -210,7 +210,7 @@ def _compiler(function: Kernel, folder: Path | None, name: str, **options: Any) 
     def uninterrupted(signature: Any) -> Any:
         # While LLVM works, an interrupt would be raised in a callback of LLVM's, which loses it and the code with it.
         kept = folder is not None and os.access(folder, os.W_OK)
-        with _wait.of(function, kept), interrupts.held(), _uncollected():
+        with _wait.of(function, kept), interrupts.deferred(), _uncollected():
             return compile_signature(signature)
 
     compiled.compile = uninterrupted

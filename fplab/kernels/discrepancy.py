@@ -28,7 +28,7 @@ def discrepancies(real, local, exact, local_low, exact_low, tiny, largest, floor
     for block in range(start, stop):
         squares = born_squares = total_squares = together = worst = 0.0
         broken = gone = low = high = 0
-        where = -1
+        at = -1
         for i in range(block * BLOCK, min((block + 1) * BLOCK, len(real))):
             x, within, true = np.float64(real[i]), local[i], exact[i]
             born = x - within
@@ -57,10 +57,10 @@ def discrepancies(real, local, exact, local_low, exact_low, tiny, largest, floor
                 together += born * total
             if abs(true) > floor and abs(total) > worst * abs(true):
                 worst = abs(total) / abs(true)
-                where = i
+                at = i
         out[block, EXACT], out[block, BORN], out[block, TOTAL] = squares, born_squares, total_squares
         out[block, TOGETHER], out[block, BROKEN], out[block, GONE] = together, broken, gone
-        out[block, LOW], out[block, HIGH], out[block, WORST], out[block, WHERE] = low, high, worst, where
+        out[block, LOW], out[block, HIGH], out[block, WORST], out[block, WHERE] = low, high, worst, at
 
 
 @jit

@@ -19,12 +19,12 @@ def matmul(a, a_low, b, b_low, high, low, row0, row1):
         for k in range(a.shape[1]):
             x, rest = a[i, k], a_low[i, k]
             for j in range(b.shape[1]):
-                y, held = b[k, j], high[i, j]
+                y, high_sum = b[k, j], high[i, j]
                 product = x * y
                 error = fma(x, y, -product) + (x * b_low[k, j] + rest * y)
-                total = held + product
-                back = total - held
-                low[i, j] += error + ((held - (total - back)) + (product - back))
+                total = high_sum + product
+                back = total - high_sum
+                low[i, j] += error + ((high_sum - (total - back)) + (product - back))
                 high[i, j] = total
         for j in range(b.shape[1]):
             if np.isfinite(high[i, j]) and np.isfinite(low[i, j]):

@@ -85,7 +85,7 @@ def to_uint32(x):
 
 
 @inlined
-def _deliver(r, a, b, p, limit):
+def _finish(r, a, b, p, limit):
     """Overflow (to ``limit``), NaN and the sign put right on the rounded magnitude bits ``r`` of input bits ``b``."""
     r = limit if r > np.uint32(p.largest) else r
     r = np.uint32((a & np.uint32(p.nan_and)) | np.uint32(p.nan_or)) if a > INFINITY else r
@@ -117,7 +117,7 @@ def narrow_rne(b, p, word):
     """Float32 bits ``b`` rounded to nearest, ties to even. All rounders take the random word, one uses it."""
     a = np.uint32(b & ABS)
     _, y = _nearest(a, _grid(a, p), p)
-    return _deliver(as_bits(y), a, b, p, np.uint32(p.over))
+    return _finish(as_bits(y), a, b, p, np.uint32(p.over))
 
 
 @inlined
@@ -138,7 +138,7 @@ def _narrow_rna(b, p, word):
     _, y = _nearest(a, e, p)
     ulp = _ulp(e, p)
     tie_went_down = np.float32(as_float(a) - y) == np.float32(np.float32(0.5) * ulp)
-    return _deliver(_step(y, ulp, tie_went_down), a, b, p, np.uint32(p.over))
+    return _finish(_step(y, ulp, tie_went_down), a, b, p, np.uint32(p.over))
 
 
 @inlined
@@ -146,7 +146,7 @@ def _narrow_rtz(b, p, word):
     a = np.uint32(b & ABS)
     e = _grid(a, p)
     _, y = _nearest(a, e, p)
-    return _deliver(_step(y, np.float32(-_ulp(e, p)), y > as_float(a)), a, b, p, _stop(a, p))
+    return _finish(_step(y, np.float32(-_ulp(e, p)), y > as_float(a)), a, b, p, _stop(a, p))
 
 
 @inlined
@@ -157,7 +157,7 @@ def _narrow_up(b, p, word):
     e = _grid(a, p)
     _, y = _nearest(signed, e, p)
     limit = np.uint32(p.over) if signed == a else _stop(a, p)
-    return _deliver(_step(y, _ulp(e, p), y < as_float(signed)), a, b, p, limit)
+    return _finish(_step(y, _ulp(e, p), y < as_float(signed)), a, b, p, limit)
 
 
 @inlined
@@ -169,7 +169,7 @@ def _narrow_odd(b, p, word):
     ulp = _ulp(e, p)
     even = np.uint32(shifted & np.uint32(1)) == np.uint32(0)
     other = ulp if y < x else np.float32(-ulp)  # the step to the neighbour that is odd
-    return _deliver(_step(y, other, even and y != x), a, b, p, _stop(a, p))
+    return _finish(_step(y, other, even and y != x), a, b, p, _stop(a, p))
 
 
 @inlined
@@ -185,7 +185,7 @@ def _narrow_stochastic(b, p, word):
     per_ulp = as_float(np.uint32(np.uint32(p.units) - e))
     share = to_uint32(np.float32(np.float32(as_float(a) - y) * per_ulp))
     up = np.int32(np.uint32(word ^ SIGN)) > np.int32(np.uint32(share ^ ABS))
-    return _deliver(_step(y, ulp, up), a, b, p, np.uint32(p.over))
+    return _finish(_step(y, ulp, up), a, b, p, np.uint32(p.over))
 
 
 @inlined
@@ -199,7 +199,7 @@ def _unit(p):
 def _cut(a, b, addend, p, limit):
     """The magnitude plus ``addend``, without its low bits: most roundings differ only in what they add."""
     _, low = _unit(p)
-    return _deliver(np.uint32(np.uint32(a + addend) & ~low), a, b, p, limit)
+    return _finish(np.uint32(np.uint32(a + addend) & ~low), a, b, p, limit)
 
 
 @inlined
@@ -238,7 +238,7 @@ def _wide_odd(b, p, word):
     a = np.uint32(b & ABS)
     last = np.uint32(np.uint32(1) << drop) if np.uint32(a & low) != np.uint32(0) else np.uint32(0)
     last = last if a < INFINITY else np.uint32(0)
-    return _deliver(np.uint32((a & ~low) | last), a, b, p, _stop(a, p))
+    return _finish(np.uint32((a & ~low) | last), a, b, p, _stop(a, p))
 
 
 @inlined

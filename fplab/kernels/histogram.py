@@ -47,13 +47,13 @@ def count(bits, cuts, scratch):
     """
     cells = np.empty(BLOCK, np.int32)
     fractions = np.empty(BLOCK, np.uint32)
-    places = np.int32(cuts.size + 1)
+    columns = np.int32(cuts.size + 1)
     for at in range(0, bits.size, BLOCK):
         source = bits[at : at + BLOCK]
         n = source.size
         for i in range(n):
             row, fraction = _normalised(np.uint32(source[i] & ABS))
-            cells[i] = np.int32(row * places)
+            cells[i] = np.int32(row * columns)
             fractions[i] = fraction
         for c in range(cuts.size):
             cut = cuts[c]
@@ -69,12 +69,12 @@ def gather(scratch, table, first):
 
     The binade of row 0 of the scratch is row ``first`` of the table, whose last two rows are the special ones.
     """
-    places = table.shape[1]
+    columns = table.shape[1]
     last = table.shape[0] - 2
     for row in range(ROWS):
         to = first + row if row < BINADES else last + row - BINADES
-        for place in range(places):
-            cell = row * places + place
+        for place in range(columns):
+            cell = row * columns + place
             total = np.int64(0)
             for way in range(WAYS):
                 total += np.int64(scratch[way, cell])

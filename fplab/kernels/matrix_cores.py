@@ -2,7 +2,7 @@
 
 The element by element functions (:func:`pairwise_dot`, :func:`two_step_dot`) follow the definitions; the matrix kernels
 do the same for many columns at a time. Those of two-step sums take operands packed as in :mod:`.tensorcore_fast`, a
-zero with the exponent that it has here, and leave blocks that are not tame to the element by element function.
+zero with the exponent that it has here, and leave blocks that are not in range to the element by element function.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 from . import inlined, jit
 from .tensorcore_exact import SPAN, fma
 from .tensorcore_fast import ABS, INFINITY, LEAST, TILE, WIDTH, _bits, _float, _largest, _power, _power64, _tame_sum
-from .tensorcore_pack import TAME, _at
+from .tensorcore_pack import IN_RANGE, _at
 
 SUM = 31  # places below the largest of products and C to which the sum of products is rounded down
 ZERO = -126  # the exponent of a zero operand
@@ -178,7 +178,7 @@ def _two_step(length, parts):
     second = n if parts == 2 else 0
 
     @inlined
-    def tame(a, ea, at, b, eb, bt, acc, ct, top, part, top2, part2, align):
+    def in_range(a, ea, at, b, eb, bt, acc, ct, top, part, top2, part2, align):
         for j in range(WIDTH):
             top[j] = largest(ea, at, eb, bt + j)
             if parts == 2:
@@ -218,8 +218,8 @@ def _two_step(length, parts):
                     bt = (panel * blocks + block) * length * WIDTH
                     for i in range(height):
                         at = block * rows + tile + i
-                        if max(ka[at], kb[panel * blocks + block]) == TAME:
-                            tame(a, ea, at * length, b, eb, bt, acc, i * WIDTH, top, part, top2, part2, r.align)
+                        if max(ka[at], kb[panel * blocks + block]) == IN_RANGE:
+                            in_range(a, ea, at * length, b, eb, bt, acc, i * WIDTH, top, part, top2, part2, r.align)
                             continue
                         for j in range(width):
                             acc[i * WIDTH + j] = group(a, at * length, b, bt + j, WIDTH, acc[i * WIDTH + j], r)

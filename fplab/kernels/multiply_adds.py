@@ -40,21 +40,21 @@ def _tile_of(rows: int) -> Any:
             fma = cgutils.get_or_insert_function(
                 builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{lanes}f{element.bitwidth}"
             )
-            held = []
+            stored = []
             for row in range(rows):
-                where = place(builder, sums, builder.add(ct, builder.mul(step, step.type(row))), 0, vector)
+                address = place(builder, sums, builder.add(ct, builder.mul(step, step.type(row))), 0, vector)
                 total = cgutils.alloca_once(builder, vector)  # a register
-                builder.store(builder.load(where, align=4), total)
-                held.append((where, total))
+                builder.store(builder.load(address, align=4), total)
+                stored.append((address, total))
             with cgutils.for_range(builder, k) as loop:
                 y = builder.load(place(builder, theirs, builder.add(bt, builder.mul(loop.index, k.type(lanes))), 0,
                                        vector), align=4)  # fmt: skip
-                for row, (_, total) in enumerate(held):
+                for row, (_, total) in enumerate(stored):
                     index = builder.add(builder.add(at, builder.mul(across, k.type(row))), loop.index)
                     x = splat(builder, builder.load(builder.gep(ours, [index])), lanes)
                     builder.store(builder.call(fma, [x, y, builder.load(total)]), total)
-            for where, total in held:
-                builder.store(builder.load(total), where, align=4)
+            for address, total in stored:
+                builder.store(builder.load(total), address, align=4)
 
         size = types.int64
         return types.void(a, size, size, size, b, size, c, size, size), generate

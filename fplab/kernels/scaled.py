@@ -59,13 +59,13 @@ class Rule(NamedTuple):
 
 
 @intrinsic
-def _shifted(_context, bits, places):
+def _shifted(_context, bits, count):
     """uint32 ``bits >> places`` for less than 32 places, in 32 bits: numba's own shift is in 64."""
 
     def generate(_context, builder, _signature, args):
         return builder.lshr(args[0], args[1])
 
-    return (types.uint32(bits, places), generate) if bits == places == types.uint32 else None
+    return (types.uint32(bits, count), generate) if bits == count == types.uint32 else None
 
 
 @inlined

@@ -168,7 +168,7 @@ def _operand(code, fmt, daz):
 
 
 @jit
-def _deliver(kind, negative, m, e, sticky, raised, env):
+def _rounded_code(kind, negative, m, e, sticky, raised, env):
     """Round a result to the accumulator."""
     word = U0
     if draws(env.options.mode):
@@ -185,7 +185,7 @@ def _plus(a, b, minus, env):
     ka, na, ma, ea = _operand(a, env.acc, env.options.daz)
     kb, nb, mb, eb = _operand(b, env.acc, env.options.daz)
     kind, negative, m, e, sticky, raised = arith.add(ka, na, ma, ea, kb, nb != minus, mb, eb, env.options.mode)
-    return _deliver(kind, negative, m, e, sticky, raised, env)
+    return _rounded_code(kind, negative, m, e, sticky, raised, env)
 
 
 @jit
@@ -202,7 +202,7 @@ def _factors(x, y, row, k, env):
 def _term(x, y, row, k, env):
     """A term rounded to the accumulator."""
     kind, negative, m, e, _, raised = arith.mul(*_factors(x, y, row, k, env))
-    return _deliver(kind, negative, m, e, EXACT, raised, env)
+    return _rounded_code(kind, negative, m, e, EXACT, raised, env)
 
 
 @jit
@@ -215,7 +215,7 @@ def _plus_term(c, minus, x, y, row, k, fused, env):
     kind, negative, m, e, sticky, raised = arith.fma(
         ka, na, ma, ea, kb, nb, mb, eb, kc, nc != minus, mc, ec, env.options.mode
     )
-    return _deliver(kind, negative, m, e, sticky, raised, env)
+    return _rounded_code(kind, negative, m, e, sticky, raised, env)
 
 
 @jit

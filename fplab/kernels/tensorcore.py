@@ -104,7 +104,7 @@ def cut(m, negative, shift):
 
 
 @jit
-def deliver(total, exponent, p):
+def round_sum(total, exponent, p):
     """The float32 bits of ``total * 2**exponent``, total != 0, rounded as the block rounds its sum."""
     negative = total < 0
     m = np.uint64(-total if negative else total)
@@ -186,7 +186,7 @@ def block(a, b, c, start, shift, p):
         total += cut(ma * mb, na != nb, 46 - p.align + emax - (ea + eb + shift))
     if total == 0:
         return SIGN if minus and p.minus_zeros else np.uint32(0)
-    return deliver(total, emax - p.align, p)
+    return round_sum(total, emax - p.align, p)
 
 
 @jit
@@ -204,7 +204,7 @@ def add(x, y, p):
     half_unit = 1 << (22 - p.kept)
     if (e == p.emax_d and m >= (1 << 24) - half_unit) or e > p.emax_d:  # whatever blocks make of overflow
         return INFINITY | bits & SIGN
-    return deliver(-m if negative else m, e - 23, p)
+    return round_sum(-m if negative else m, e - 23, p)
 
 
 @jit

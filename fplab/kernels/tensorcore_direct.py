@@ -3,7 +3,7 @@
 In a padded image, each element of k lies at an offset from the place of the result, the same for every place. So the
 columns of a panel are places that follow one another, those between two rows of results included, which nobody reads;
 or, for the gradient of the weights, channels that do. For each block and panel, loops over k and the columns find the
-largest exponent, the truncated terms and their rounded sum, as there. All operands must be tame.
+largest exponent, the truncated terms and their rounded sum, as there. All operands must be in range.
 """
 
 import numpy as np

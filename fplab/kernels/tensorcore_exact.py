@@ -8,7 +8,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from . import inlined, jit
-from .tensorcore import NONE, check, cut, deliver, is_infinite, is_nan, parts
+from .tensorcore import NONE, check, cut, is_infinite, is_nan, parts, round_sum
 from .tensorcore_fast import ABS, INFINITY, NEVER, _float, _power64, _truncate
 
 SPAN = 256  # columns worked on at a time
@@ -115,7 +115,7 @@ def grouped_block(a, b, start, ma, ea, mb, eb, per, c, p):
     total = cut(mc, negative, 23 - p.align + emax - ec)
     for g in range(groups):
         total += cut(abs(ms[g]), ms[g] < 0, 8 - p.align + emax - es[g])
-    return deliver(total, emax - p.align, p) if total else np.uint32(0)
+    return round_sum(total, emax - p.align, p) if total else np.uint32(0)
 
 
 @jit

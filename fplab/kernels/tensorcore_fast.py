@@ -9,9 +9,9 @@ element beside it. For one row of A and one block, three steps are taken for the
 3. the sum and its rounding, to FP32 in int32 and float32 where it fits (:mod:`.tensorcore_rows`), else in float64,
    which holds it exactly.
 
-That is right as long as no product of float32 overflows or underflows ("tame" operands: always, for FP16 and FP8).
+That is right as long as no product of float32 overflows or underflows ("in range": always, for FP16 and FP8).
 A block whose exponents span more takes significands and exponents apart; one with infinities or NaNs also sums
-indicators of them. Whether a block is tame is known from packing. Loops are made per variant, since a choice inside
+indicators of them. Whether a block is in range is known from packing. Loops are made per variant, since a choice inside
 would keep them from vectorising.
 """
 
@@ -20,14 +20,14 @@ from typing import NamedTuple
 import numpy as np
 
 from . import inlined, jit
-from .tensorcore_pack import ABS, INFINITY, SPECIAL, TAME, _at, pack_panels, pack_rows
+from .tensorcore_pack import ABS, IN_RANGE, INFINITY, SPECIAL, _at, pack_panels, pack_rows
 from .tensorcore_rows import LEAST, highest_of, to_float_of
 from .tensorcore_rows import WIDTH as WIDTH
 
 LINE = 64  # bytes of a line of the cache
 TILE = 64  # rows that share a block of B while it is in the cache
 ALL, ROWS, COLUMNS = range(3)  # of a result: all of it, or what its rows or columns have at or below the diagonal
-MOST_SHIFT = 90  # of scales beside tame blocks: their sums' exponents stay inside float32
+MOST_SHIFT = 90  # of scales beside blocks in range: their sums' exponents stay inside float32
 MODEST = 64  # of two exponents' sum: below it sums of products, and what FP32 is taken from them, are finite
 NEVER = -10000  # the exponent of a zero
 
@@ -261,7 +261,7 @@ def _kernel(length, finish, scaled):
     """The kernel of one block length and rounding.
 
     ``scaled``: whether blocks have scales, whose exponents move those of a row's products with a column all alike:
-    what is tame without them is so with them, unless they go far.
+    what is in range without them is so with them, unless they go far.
     """
     largest, highest, to_float = _largest(length), highest_of(length), to_float_of(length, scaled)
     halves = 2 if length == 32 else 1  # 32 terms of 27 bits overflow int32, 16 do not
@@ -280,7 +280,7 @@ def _kernel(length, finish, scaled):
 
     @inlined
     def to_half(a, at, b, bt, acc, ct, top, part, part2, part_c, emaxes, r):
-        """A tame block rounded to FP16."""
+        """A block in range rounded to FP16."""
         least = np.int32(max(r.floor, LEAST))
         for j in range(WIDTH):
             c = acc[_at(ct + j)]
@@ -300,7 +300,9 @@ def _kernel(length, finish, scaled):
             acc[_at(ct + j)] = c if np.uint32(c & INFINITY) == INFINITY else result
 
     @jit
-    def tame(start, end, a, at, b, bt, shifts_a, shifts_b, st, acc, zeros, top, before, part, part2, part_c, emaxes, r):
+    def in_range(
+        start, end, a, at, b, bt, shifts_a, shifts_b, st, acc, zeros, top, before, part, part2, part_c, emaxes, r
+    ):
         """Blocks of rows ``start`` to ``end`` of a tile; the first row that is left, as beyond what this can do."""
         kept = np.int64(-1) << np.int64(23 - r.kept)
         left = end
@@ -389,15 +391,15 @@ def _kernel(length, finish, scaled):
             left = panel * WIDTH
             for tile in range(row0, row1, TILE):
                 height, wide_cols = min(TILE, row1 - tile), min(WIDTH, columns - left)
-                corner, held = tile * row_step + left * column_step, upper if r.period else acc
+                corner, sums = tile * row_step + left * column_step, upper if r.period else acc
                 if r.fresh or r.period:
                     acc[:] = np.uint32(0)
                 if not r.fresh:
-                    _take(out, corner, row_step, column_step, height, wide_cols, held)
+                    _take(out, corner, row_step, column_step, height, wide_cols, sums)
                 for n in range(n0, n1):
                     apart = marked = False
                     bt, st = (panel * blocks + n) * count, (panel * blocks + n) * WIDTH
-                    low = high = np.int32(0)  # between them a row's shift leaves sums of tame blocks inside float32
+                    low = high = np.int32(0)  # between them a row's shift leaves sums of blocks in range inside float32
                     if scaled:
                         low = high = shifts_b[_at(st)]
                         for j in range(WIDTH):
@@ -406,15 +408,15 @@ def _kernel(length, finish, scaled):
                     i = end = 0
                     while i < height:
                         first = n * rows + tile
-                        if i >= end:  # of the rows whose blocks are tame, from row i on
+                        if i >= end:  # of the rows whose blocks are in range, from row i on
                             end = i
-                            while end < height and usual and max(ka[first + end], kb[panel * blocks + n]) == TAME:
+                            while end < height and usual and max(ka[first + end], kb[panel * blocks + n]) == IN_RANGE:
                                 if scaled and not low <= shifts_a[_at(first + end)] <= high:
                                     break
                                 zeros[end] = highest(ea, (first + end) * length, eb, bt, r.none, top, end * WIDTH)
                                 end += 1
                         if i < end:
-                            i = tame(i, end, a, first, b, bt, shifts_a, shifts_b, st, acc, zeros, top, before,
+                            i = in_range(i, end, a, first, b, bt, shifts_a, shifts_b, st, acc, zeros, top, before,
                                      part, part2, part_c, emaxes, r)  # fmt: skip
                         if i < height:
                             at, theirs = first + i, kb[panel * blocks + n] == SPECIAL
@@ -436,7 +438,7 @@ def _kernel(length, finish, scaled):
                     if r.period and ((n - n0) % r.period == r.period - 1 or n == n1 - 1):
                         for i in range(height):
                             _add_up(upper, i * WIDTH, acc, r)
-                _give(held, height, wide_cols, out, corner, row_step, column_step)
+                _give(sums, height, wide_cols, out, corner, row_step, column_step)
 
     return kernel
 
@@ -456,12 +458,12 @@ def _largest_of(x, start, size):
 
 @jit
 def _occupied(exponents, classes, panel, blocks, size, emin, fresh):
-    """Of a panel of tame blocks the first and the end of those to multiply: beyond are zeros, as under a causal mask.
+    """Of a panel of blocks in range the first and the end of those to multiply: beyond are zeros, as under a causal mask.
 
-    By tame operands these leave an FP32 accumulator that a tame block has left as it is; and ``fresh`` ones, all +0.
+    By operands in range these leave an FP32 accumulator that a block in range has left as it is; and ``fresh`` ones, all +0.
     """
     first, end, start = 0, blocks, panel * blocks * size
-    if _largest_of(classes, panel * blocks, blocks) != TAME:
+    if _largest_of(classes, panel * blocks, blocks) != IN_RANGE:
         return first, end
     while end > 1 and _largest_of(exponents, start + (end - 1) * size, size) < emin:
         end -= 1
@@ -499,9 +501,9 @@ def _batch(kernel, skips):
             pack_panels(y, y_at[at], y_k, y_column, k, columns, blocks, length, zero, r.emin_b, y_cut, 0, panels,
                         b, eb, kb)  # fmt: skip
             result = out[at * size : (at + 1) * size]
-            clean = skips and _largest_of(ka, 0, rows * blocks.size) == TAME
+            clean = skips and _largest_of(ka, 0, rows * blocks.size) == IN_RANGE
             within = ALL
-            if below != ALL and clean and _largest_of(kb, 0, panels * blocks.size) == TAME:
+            if below != ALL and clean and _largest_of(kb, 0, panels * blocks.size) == IN_RANGE:
                 most = np.int32(_largest_of(ea, 0, ea.size)) + np.int32(_largest_of(eb, 0, eb.size))
                 within = below if most < MODEST else ALL
             if within != ALL:

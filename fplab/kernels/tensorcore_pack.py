@@ -1,6 +1,6 @@
 """Operands rounded, taken apart and laid out as :mod:`.tensorcore_fast` reads them, in vectors.
 
-Beside each element lies its exponent, and for each block its class: whether it is tame, wide or special. An operand
+Beside each element lies its exponent, and for each block its class: whether it is in range, wide or special. An operand
 that lies the other way round in memory is turned in squares that stay in registers.
 """
 
@@ -16,7 +16,7 @@ from .tensorcore_rows import INT, LANES, WIDTH, Value, any_of, named, place, spl
 
 GROUP = 16  # rows that are packed together where k is strided
 TAME_LOW, TAME_HIGH = -50, 60  # exponents of operands whose products, scaled, stay inside float32
-TAME, WIDE, SPECIAL = range(3)
+IN_RANGE, WIDE, SPECIAL = range(3)
 INFINITY, ABS = np.uint32(0x7F800000), np.uint32(0x7FFFFFFF)
 
 
@@ -86,7 +86,7 @@ def _packed_of(lanes: int) -> Any:
             exponent = builder.trunc(exponent, narrow) if narrow != ints else exponent
             size = exponents.type.pointee.width // 8
             builder.store(exponent, place(builder, exponents, args[7], 0, narrow), align=size)
-            kind = builder.select(any_of(builder, wide), INT(WIDE), INT(TAME))
+            kind = builder.select(any_of(builder, wide), INT(WIDE), INT(IN_RANGE))
             return builder.select(any_of(builder, special), INT(SPECIAL), kind)
 
         return types.int32(line, start, types.int64, types.int64, types.int64, values, exponents, at), generate
@@ -131,7 +131,7 @@ _turned16, _turned4 = _turned_of(16), _turned_of(4)
 def pack_line(line, start, count, zero, emin, cut, values, exponents, at):
     """Pack ``count`` elements, rounded; the worst of their classes. Exponents are clamped, and written as ``zero`` for
     zeros, infinities and NaNs."""
-    worst, j = np.int32(TAME), 0
+    worst, j = np.int32(IN_RANGE), 0
     while j + 16 <= count:
         worst = max(worst, _packed16(line, _at(start + j), zero, emin, cut, values, exponents, _at(at + j)))
         j += 16
@@ -213,7 +213,7 @@ def pack_panels(
                 if count < length or wide < WIDTH:
                     lines[:] = np.float32(0)
                 _turn(x, source, column_step, k_step, wide, count, lines, WIDTH)
-            worst = np.int32(TAME)
+            worst = np.int32(IN_RANGE)
             for m in range(length):
                 at, into = source + m * k_step, to + m * WIDTH
                 one = (

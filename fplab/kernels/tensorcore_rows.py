@@ -12,7 +12,7 @@ from numba import types
 from numba.extending import intrinsic
 
 WIDTH = 64  # columns of a panel: one row of a block stays in registers and first-level cache
-LEAST = -100  # of an exponent of tame products: the sum of the least exponents of two tame operands
+LEAST = -100  # of an exponent of products in range: the sum of the least exponents of two such operands
 ABSENT = LEAST - 1 + 127  # stands for the exponent of products that are all zero
 HIGH = 248  # the largest exponent whose sums stay inside float32
 LANES = 16

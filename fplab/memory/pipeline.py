@@ -63,14 +63,14 @@ def demand_groups(micro_batches: int, stages: int) -> None:
         )
 
 
-def held(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int = 1) -> tuple[int, ...]:
+def chunks_in_flight(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int = 1) -> tuple[int, ...]:
     """For how many micro-batches a stage holds the activations of each of its model chunks when it holds the most.
 
     GPipe: all of them. 1F1B: stage i holds ``stages - i`` (Narayanan et al., arXiv 2104.04473, section 2.2).
     Interleaved: a stage has run ``2 (stages - i - 1) + (chunks - 1) stages + 1`` chunks forward when its first backward
     pass begins, ``stages`` micro-batches through one chunk, then through the next.
 
-    >>> held("1f1b", 0, 8, 32), held("interleaved", 0, 8, 32, 2)
+    >>> chunks_in_flight("1f1b", 0, 8, 32), chunks_in_flight("interleaved", 0, 8, 32, 2)
     ((8,), (15, 8))
     """
     stage, stages = integer("stage", stage, 0, LARGEST), integer("stages", stages, 1, LARGEST)
@@ -93,7 +93,7 @@ def in_flight(schedule: str, stage: int, stages: int, micro_batches: int, chunks
     >>> in_flight("interleaved", 0, 8, 32, 2)
     Fraction(23, 2)
     """
-    return Fraction(sum(held(schedule, stage, stages, micro_batches, chunks)), chunks)
+    return Fraction(sum(chunks_in_flight(schedule, stage, stages, micro_batches, chunks)), chunks)
 
 
 def bubble(stages: int, micro_batches: int, chunks: int = 1) -> Fraction:

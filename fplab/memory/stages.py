@@ -141,7 +141,7 @@ def chunks_of(shapes: Shapes, size: int) -> int:
 def saved(c: Transformer, stage: Stage, o: Options) -> int:
     """Bytes of saved activations when a stage holds the most micro-batches."""
     layer, ends = _terms(c, o)
-    in_flight = pipeline.held(o.schedule, stage.index, o.pipeline, o.micro_batches, o.chunks)
+    in_flight = pipeline.chunks_in_flight(o.schedule, stage.index, o.pipeline, o.micro_batches, o.chunks)
     plain = _total(activations.kept(layer, o.recompute), o)
     narrow = _total(activations.kept(_terms(c, o, narrow=True)[0], o.recompute), o)
     total, quantised = 0, _quantised(c.layers, o)

@@ -239,5 +239,5 @@ def on_shapes(
                 return cast("T", functional_call(Whole(), {f"module.{n}": t for n, t in tensors.items()}, ()))
         except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
             first = (str(error) or type(error).__name__).splitlines()[0]
-            where = device if dtype is None else f"{device}, {str(dtype).removeprefix('torch.')}"
-            raise LabError(f"{type(module).__name__} does not run on shapes alone ({where}): {first}") from None
+            target = device if dtype is None else f"{device}, {str(dtype).removeprefix('torch.')}"
+            raise LabError(f"{type(module).__name__} does not run on shapes alone ({target}): {first}") from None

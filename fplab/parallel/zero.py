@@ -43,7 +43,7 @@ class Trace:
 
     def did(self, act: str, unit: Unit) -> None:
         if self.during and self.optimizer is not None:
-            elements = [unit.held(self.optimizer) for unit in self.units]
+            elements = [unit.element_counts(self.optimizer) for unit in self.units]
             self.rows.append((self.during, act, self.units.index(unit), elements))
 
 
@@ -114,7 +114,7 @@ class Unit:
         self.trace.did(act, self)
         weakref.finalize(whole, self.trace.did, f"free {kind}", self).atexit = False
 
-    def held(self, optimizer: torch.optim.Optimizer) -> list[int]:
+    def element_counts(self, optimizer: torch.optim.Optimizer) -> list[int]:
         """Elements of parameters, gradients and states that this rank has of the layer now."""
         passing = {kind: buffer for kind, ref in self.passing.items() if (buffer := ref()) is not None}
         flat = self.piece if self.whole is None else self.whole

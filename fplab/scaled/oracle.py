@@ -198,9 +198,9 @@ def quantize(
     for (i, j), _ in np.ndenumerate(scales):
         own = given[i] if scheme.tensor == "row" else [v for row in given for v in row]
         second = (number(amax) if amax is not None else largest(own, scheme)) if scheme.tensor else None
-        places = [(r, c) for r in range(i * high, min(rows, (i + 1) * high)) for c in range(j * wide, (j + 1) * wide)]
-        places = [(r, c) for r, c in places if c < k]
-        a = largest([given[r][c] for r, c in places], scheme)
+        block = [(r, c) for r in range(i * high, min(rows, (i + 1) * high)) for c in range(j * wide, (j + 1) * wide)]
+        block = [(r, c) for r, c in block if c < k]
+        a = largest([given[r][c] for r, c in block], scheme)
         if scheme.block == "tensor" and amax is not None:
             a = number(amax)
         scale, factor = (
@@ -208,15 +208,13 @@ def quantize(
             if scheme.kind == "power"
             else quotient(a, scheme, dtype)
             if scheme.kind == "fp32"
-            else four_over_six(
-                a, [[given[r][c] for q, c in places if q == r] for r, _ in places[::wide]], scheme, second
-            )
+            else four_over_six(a, [[given[r][c] for q, c in block if q == r] for r, _ in block[::wide]], scheme, second)
             if scheme.four_over_six
             else narrow(a, scheme, second)
         )
         scales[i, j] = as_float(scale) if isinstance(scale, Exact) else scale
         back = scale if isinstance(scale, Exact) else dequantizer(scale, scheme, second)
-        for r, c in places:
+        for r, c in block:
             code = element_code(given[r][c], factor, scheme, mode, int(words[r, c]) if words is not None else 0)
             codes[r, c], values[r, c] = code, as_float(times(exact.decode(code, scheme.element), back))
     return codes, scales, values

@@ -89,13 +89,13 @@ class Scaled:
         if self.amax is None:
             return self.scale_values()
         top = f32(self.scheme.top)
-        few = self.amax.size == 1  # then a code has one factor everywhere
-        values = table_of(self.scheme.scale) if few else self.scale_values()
-        amax = self.amax.reshape(()) if few else self.amax
+        one_amax = self.amax.size == 1  # then a code has one factor everywhere
+        values = table_of(self.scheme.scale) if one_amax else self.scale_values()
+        amax = self.amax.reshape(()) if one_amax else self.amax
         with np.errstate(all="ignore"):
             torchao = self.scheme.variant == "torchao"
             factors = np.asarray((amax / top) * values if torchao else (values * amax) * (f32(1) / top))
-        return factors.take(self.scales) if few else factors
+        return factors.take(self.scales) if one_amax else factors
 
     @quotes_call
     def dequantize(self, *, out: Array | None = None) -> Array:

@@ -82,7 +82,7 @@ class Box:
     def _shape(self, k: int) -> tuple[str, int]:
         """Which form f takes, and how many arguments: the first that gives a result of the right shape."""
         a, b, c = np.ones((3, k), np.float32), np.ones((3, k), np.float32), np.zeros(3, np.float32)
-        said = []
+        refusals = []
         for arguments in _arguments(self.f):
             for form in FORMS:
                 try:
@@ -90,12 +90,12 @@ class Box:
                 except Exception as error:  # whatever f raises for arguments that are not its own
                     what = f"{type(error).__name__}: {str(error).partition('. ')[0]}"
                     each = say("{form}, {arguments} arguments: {what}", form=form, arguments=arguments, what=what)
-                    said.append(str(each))
+                    refusals.append(str(each))
                 else:
                     return form, arguments
         allowed = "; ".join(f"{name}: {refused(shapes)}" for name, shapes in FORMS.items())
         raise LabError(
-            f"f takes no form of a product. Allowed, with c or without: {allowed}. It said: {' | '.join(said)}"
+            f"f takes no form of a product. Allowed, with c or without: {allowed}. It said: {' | '.join(refusals)}"
         )
 
     def _call(self, form: str, arguments: int, a: Array, b: Array, c: Array) -> Array:
@@ -106,11 +106,11 @@ class Box:
             rows = zip(a, b, c, strict=True)
             return np.array([float(self._result((x, y, float(z))[:arguments], ())) for x, y, z in rows])
         answers = np.empty(len(a))
-        places = np.flatnonzero(np.diagonal(self.places))
-        for start in range(0, len(a), len(places)):
-            some = slice(start, start + len(places))
+        row_numbers = np.flatnonzero(np.diagonal(self.places))
+        for start in range(0, len(a), len(row_numbers)):
+            some = slice(start, start + len(row_numbers))
             x, y, z = (np.zeros((TILE, *v.shape[1:]), np.float32) for v in (a, b, c))
-            at = places[: len(a[some])]
+            at = row_numbers[: len(a[some])]
             x[at], y[at], z[at] = a[some], b[some], c[some]
             operands = (x, np.ascontiguousarray(y.T), np.repeat(z[:, None], TILE, axis=1))[:arguments]
             answers[some] = np.diagonal(self._result(operands, (TILE, TILE)))[at]

@@ -2,7 +2,7 @@
 
 A unit's fast kernel packs patches, which many output channels then share. Where there are few, packing takes longer
 than the product, and :mod:`fplab.kernels.tensorcore_direct` walks over the images as they lie. That is for units of
-fused blocks, one chain of k, and tame operands.
+fused blocks, one chain of k, and operands in range.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Packed:
         classes = np.empty(len(x), np.uint8)
         work = partial(kernels.pack, np.ascontiguousarray(x), starts, step, zero, emin)
         engine.share(lambda p, q: work(p, q, self.values, self.exponents, classes), len(x), 16 * x.size)
-        self.tame = not classes.any()
+        self.in_range = not classes.any()
 
 
 def _flat(index: Sequence[Array], sizes: Ints) -> Array:
@@ -75,14 +75,14 @@ def convolution(
     """Images x (N, C, ...) by w (groups, C_out / groups, C / groups * kernel): (N, C_out, *places), float32.
 
     ``before``: zeros in front of each dimension of an image; ``sizes``: of the padded one. The result is a view.
-    None where an operand is not tame.
+    None where an operand is not in range.
     """
     unit, (n, channels, *inner), (groups, outs, taken) = FusedBlocks(), x.shape, w.shape
     step, rows, inputs = math.prod(sizes), groups * outs, channels // groups
     images = x.reshape(n * channels, -1, inner[-1])
     packed = _Packed(images, _starts(inner, before, sizes), step, model, unit.emins(model)[0])
     by = _Packed(w.reshape(1, rows, taken), taken * np.arange(rows), w.size, model, unit.emins(model)[1])
-    if not (packed.tame and by.tame):
+    if not (packed.in_range and by.in_range):
         return None
     offsets = (step * np.arange(inputs)[:, None] + _taps(kernel, dilation, sizes)).reshape(-1)
     bases = step * (channels * np.arange(n)[:, None] + inputs * (np.arange(rows) // outs)).reshape(-1)
@@ -111,7 +111,7 @@ def gradient_of_weights(
     rows = x.reshape(n, -1, inner[-1] * each)
     packed = _Packed(rows, each * _starts(inner, before, sizes), each * step, model, unit.emins(model)[0])
     by = _Packed(y.reshape(n, 1, -1), np.zeros(1, np.int64), area * outs * groups, model, unit.emins(model)[1])
-    if not (packed.tame and by.tame):
+    if not (packed.in_range and by.in_range):
         return None
     chunks, taps = -(-groups // WIDTH), _taps(kernel, dilation, sizes)
     walked = _taps(places, stride, sizes)  # by a kernel that stands at each place in turn

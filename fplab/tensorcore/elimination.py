@@ -41,8 +41,8 @@ def eliminate(black_box: Callable[..., Any], inputs: models.Inputs, output: str,
     for seed in range(ROUNDS):
         rows = units.of(left[0]).draw(left[0], k, COUNT, np.random.Generator(seeds.stream(seed)))
         wanted = np.atleast_1d(black_box(*rows.values()))
-        few = {name: part[:FEW] for name, part in rows.items()}  # on which most of the records differ
-        left = tuple(m for m in left if agrees(m, few, wanted[:FEW]) and agrees(m, rows, wanted))
+        first_rows = {name: part[:FEW] for name, part in rows.items()}  # on which most of the records differ
+        left = tuple(m for m in left if agrees(m, first_rows, wanted[:FEW]) and agrees(m, rows, wanted))
         if not left:
             raise LabError(
                 f"no arithmetic that is known here gives these outputs for {inputs!r}; tried: blocks of "

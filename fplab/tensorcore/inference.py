@@ -303,10 +303,10 @@ class Search:
 
     def candidates(self, lengths: Sequence[int]) -> Iterator[ParametricUnit]:
         """Every order of the list with so many products at once."""
-        places = ("first", "last") if self.box.with_c else ("none",)
+        c_places = ("first", "last") if self.box.with_c else ("none",)
         counts: dict[str, Sequence[int]] = dict.fromkeys(("split", "interleaved"), range(2, 17))
         counts |= {"promoted": range(2, self.k + self.k // 2), "groups": (2, 4, 8, 16, 32)}
-        for name, length, reverse, c in itertools.product(ORDERS, lengths, (False, True), places):
+        for name, length, reverse, c in itertools.product(ORDERS, lengths, (False, True), c_places):
             for parts in counts.get(name, (0,)):
                 if (name == "promoted" and parts % length) or length != min(WIDTHS.get(name, length), max(lengths)):
                     continue
@@ -554,14 +554,14 @@ class Search:
             rows = self.fill(SEARCHED // 2, self.k) if misses % 2 else self.draw(SEARCHED)
             want = scheme.compute(*rows)
             terms = (rows[0] != 0).sum(axis=1) + (rows[2] != 0)
-            told = []
+            telling = []
             for other in others:
                 differ = np.flatnonzero(other.compute(*rows) != want)
-                told += [differ[np.argmin(terms[differ])]] if differ.size else []
-            misses += not told
-            if not told:
+                telling += [differ[np.argmin(terms[differ])]] if differ.size else []
+            misses += not telling
+            if not telling:
                 continue
-            chosen = np.unique(told)
+            chosen = np.unique(telling)
             self.ask((rows[0][chosen], rows[1][chosen], rows[2][chosen]))
             if self.wrong(scheme).any():
                 (scheme, *rivals), misses = self.fit(*others, scheme), 0

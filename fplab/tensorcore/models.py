@@ -160,8 +160,8 @@ def _of_row(row: GPU) -> tuple[Model, ...]:
         names = [model.name for model in cells]
         if doubled := [name for name in names if names.count(name) > 1]:
             raise LabError(f"two cells are {doubled[0]}.")
-        said = {text for model in cells for text in _recorded(model)}
-        if missing := [text for text in row.recorded if text not in said]:
+        texts = {text for model in cells for text in _recorded(model)}
+        if missing := [text for text in row.recorded if text not in texts]:
             raise LabError(f"recorded={missing[0]!r} is no instruction of its cells.")
     except LabError as error:
         raise LabError(f"fplab/tensorcore/gpus.py, row {row.name}: {error}") from None
@@ -245,7 +245,7 @@ def _plain(gpu: str) -> str:
     return re.sub(r"^(nvidia|amd)?(geforce|instinct|tesla)?|((ti|super|d)*(laptopgpu)?|gpu)$", "", text)
 
 
-def said(gpu: str | Model) -> str:
+def label(gpu: str | Model) -> str:
     """A GPU as messages name it: as it was called, with its architecture and the row that stands for it."""
     row = _BY_NAME[gpu.gpu if isinstance(gpu, Model) else gpu_name(gpu)]
     if isinstance(gpu, Model) or _plain(gpu) == row.name.lower():
@@ -353,7 +353,7 @@ def get(
         names = dict.fromkeys(input_name(m) for m in cells)
         others = [g for g in GPUS if any(key(m) == wanted for m in _cells(g))]
         raise LabError(
-            f"{said(gpu)} has no {_shown(inputs)}. Allowed on {name}: {', '.join(names)}."
+            f"{label(gpu)} has no {_shown(inputs)}. Allowed on {name}: {', '.join(names)}."
             + (f" GPUs that have it: {', '.join(others)}." if others else "")
         )
     if output in (None, "fp32") and all(m.output != "fp32" for m in with_inputs):
@@ -362,11 +362,11 @@ def get(
     with_output = [m for m in with_inputs if m.output == target]
     if not with_output:
         outputs = ", ".join(dict.fromkeys(m.output for m in with_inputs))
-        raise LabError(f"{said(gpu)} has no {_shown(inputs)} with output={output!r}. Allowed: {outputs}.")
+        raise LabError(f"{label(gpu)} has no {_shown(inputs)} with output={output!r}. Allowed: {outputs}.")
     matching = [m for m in with_output if family in (None, m.instruction)]
     if not matching:
         families = ", ".join(dict.fromkeys(m.instruction for m in with_output))
-        raise LabError(f"{said(gpu)} has no {family} that takes {_shown(inputs)} to {target}. Allowed: {families}.")
+        raise LabError(f"{label(gpu)} has no {family} that takes {_shown(inputs)} to {target}. Allowed: {families}.")
     matching = [m for m in matching if m.instruction == matching[0].instruction]
     if k is None:
         return matching[0]

@@ -75,9 +75,9 @@ def planned(
         period = plan.period(model.k) or len(instructions)
         register: Exact | None = None if plan.promote is None else exact.from_float(entering)
         for start in range(0, len(instructions), max(1, period)):
-            places = [i * model.k + n for i in instructions[start : start + period] for n in range(model.k)]
-            x, y = ([row[k] if k < len(row) else 0.0 for k in places] for row in (a, b))
-            groups = [k // model.scale[1] for k in places[:: model.scale[1]]] if model.scale else []
+            indices = [i * model.k + n for i in instructions[start : start + period] for n in range(model.k)]
+            x, y = ([row[k] if k < len(row) else 0.0 for k in indices] for row in (a, b))
+            groups = [k // model.scale[1] for k in indices[:: model.scale[1]]] if model.scale else []
             own = [scales[g] for g in groups if g < len(scales)]
             part = dot(x, y, entering if register is None else 0.0, model, own)
             register = part if register is None else _fp32(exact.add(register, part)[0])

@@ -132,27 +132,27 @@ class ParametricUnit:
                     v = np.where(np.abs(v) < 2.0**emin, 0, v)
                 return v, _exponent(v, emin)
 
-            held: dict[int, tuple[Array, Array]] = {}
+            partial_sums: dict[int, tuple[Array, Array]] = {}
             for i in live:
                 p = x[:, i] * y[:, i]
                 if self.flush_products:
                     p = np.where(np.abs(p) < 2.0**emin, 0, p)
                 e = _exponent(x[:, i], get(self.a).emin) + _exponent(y[:, i], get(self.b).emin)
                 raw = p, _exponent(p, DEEP) if self.normalised else np.where(p == 0, DEEP, e)
-                held[i] = settled(p, self.rounding) if alone else raw
+                partial_sums[i] = settled(p, self.rounding) if alone else raw
             if self.c != "none" and z.any():
                 live.append(k)
-                held[k] = z, _exponent(z, emin)
+                partial_sums[k] = z, _exponent(z, emin)
             ordered = self.length == 1 and not alone
             for node, children, step, first in _program(self.tree(k), tuple(live), k, ordered, self.reverse):
                 if first is not None:
-                    held[first] = settled(held[first][0], self.rounding)
-                parts = [held[i] for i in children]
+                    partial_sums[first] = settled(partial_sums[first][0], self.rounding)
+                parts = [partial_sums[i] for i in children]
                 cuts = step and bits is not None
                 total = self._cut(parts, bits) if cuts else exact_sum([v for v, _ in parts])
-                held[node] = settled(total, self.rounding if step else self.joins)
-            last = max(held, default=None)
-            result = np.zeros(len(x)) if last is None else settled(held[last][0], self.rounding)[0]
+                partial_sums[node] = settled(total, self.rounding if step else self.joins)
+            last = max(partial_sums, default=None)
+            result = np.zeros(len(x)) if last is None else settled(partial_sums[last][0], self.rounding)[0]
             out = get(self.output)
             return rounded(result, out.emin, out.fraction_bits, out.emax, self.store) + 0.0
 
@@ -178,19 +178,19 @@ def _program(
 ) -> list[tuple[int, list[int], bool, int | None]]:
     """The additions that terms other than zero pass: where the sum is held, what is added, whether as a step, and the
     product that is a step of its own before, where a chain begins with two products and no c."""
-    where: dict[int, int] = {i: i for i in live}
+    place: dict[int, int] = {i: i for i in live}
     program: list[tuple[int, list[int], bool, int | None]] = []
     idle: set[int] = set()  # sums that a step without products has cut already
     for node, children in enumerate(tree.nodes, tree.size):
-        parts = [where[i] for i in children if i in where]
+        parts = [place[i] for i in children if i in place]
         step = any(i < k for i in children)
         first = None
-        if ordered and len(children) == 2 and max(children) < k and (begins := children[-1 if reverse else 0]) in where:
+        if ordered and len(children) == 2 and max(children) < k and (begins := children[-1 if reverse else 0]) in place:
             first = begins
         if len(parts) == 1 and parts[0] >= tree.size and (not step or parts[0] in idle):
-            where[node] = parts[0]
+            place[node] = parts[0]
         elif parts:
-            where[node] = node
+            place[node] = node
             program.append((node, parts, step, first))
             if len(parts) == 1:
                 idle.add(node)

@@ -162,14 +162,14 @@ def multiply(
     return accumulators.of(model).values(_summed(model, x, y, c, plan, pair, below=below))
 
 
-def held(model: Model, y: Array, plan: Plan = ONE_CHAIN) -> Callable[[Array], Array]:
+def product_by(model: Model, y: Array, plan: Plan = ONE_CHAIN) -> Callable[[Array], Array]:
     """Of products by one ``y`` (K, N): a function of x (M, K) that gives ``x @ y`` as :func:`multiply` does.
 
     What there is to do with ``y`` is done once.
     """
     if plan != ONE_CHAIN or not y.size:
         return lambda x: multiply(model, x, y, plan)
-    add, accumulator = units.of(model).held(model, y), accumulators.of(model)
+    add, accumulator = units.of(model).product_by(model, y), accumulators.of(model)
 
     def product(x: Array) -> Array:
         acc = accumulator.read(None, model, (len(x), y.shape[1]), False)

@@ -1,7 +1,7 @@
 """Fused blocks of many outputs at a time on NumPy arrays, as their definition reads: nothing is compiled for them.
 
 These are the products that :mod:`fplab.kernels.tensorcore_fast` does not know, such as those by other answers to open
-questions, and the first ones of a process where a kernel is not in the cache (:mod:`fplab.few`). In float64 everything
+questions, and the first ones of a process where a kernel is not in the cache (:mod:`fplab.uncompiled`). In float64 all
 but the truncation of terms and the rounding of sums is exact: products have 48 bits, and sums of cut terms fewer
 than 53 (:data:`MOST_ALIGNED`).
 """

@@ -121,12 +121,12 @@ def weights_not_finite(
 def _from_gradient(gradient: Tensor | None, policy: Policy, scale: float) -> str | None:
     if gradient is None or finite(gradient):
         return None
-    where = policy.cast or policy.autocast or "fp32"
+    fmt = policy.cast or policy.autocast or "fp32"
     advice = (
         "a smaller scale, or a dynamic scaler that skips such a step" if scale > 1 else "a check that skips the step"
     )
     return part(
-        f"its gradient was {kind(gradient)}: the backward pass in {where} at loss scale {scale:g} overflowed; {advice}."
+        f"its gradient was {kind(gradient)}: the backward pass in {fmt} at loss scale {scale:g} overflowed; {advice}."
     )
 
 

@@ -175,9 +175,9 @@ def characters(
 
     def batches(seed: int, steps: int, start: int = 0) -> Iterator[Batch]:
         read = _characters("train")
-        places = len(read) - context
+        positions = len(read) - context
         for step in range(start, steps):
-            starts = (seeds.bits(batch, seed, step) % np.uint64(places)).astype(np.int64)
+            starts = (seeds.bits(batch, seed, step) % np.uint64(positions)).astype(np.int64)
             yield _windows(read, starts, context)
 
     def held_out() -> tuple[Batch, ...]:

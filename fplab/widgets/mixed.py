@@ -124,11 +124,11 @@ def render(state: State) -> str:
         lines.append((say("before rounding"), f"{before:.9g}"))
         lines.append((say("lost by rounding"), _lost(value, before)))
     lines.append((say("the step"), _outcome(shown)))
-    where = say("The weight of pixel {pixel} for the digit {digit}; output and gradient are of image {image}.",
+    caption = say("The weight of pixel {pixel} for the digit {digit}; output and gradient are of image {image}.",
                 pixel=state.pixel, digit=state.digit, image=shown.image + 1)  # fmt: skip
     legend = note(say("Green: FP16. Blue: FP32. The next step begins with 9 in the place of 1."))
     strip = bit_strip(fields, str(NAMES[edge])).svg()
-    return panel(_diagram(shown, edge), head, strip, facts(lines), note(where), legend)
+    return panel(_diagram(shown, edge), head, strip, facts(lines), note(caption), legend)
 
 
 def _lost(value: float, before: float) -> Text | str:
@@ -154,8 +154,8 @@ def _outcome(shown: Step) -> Text:
 
 def _diagram(shown: Step, edge: int) -> str:
     drawing = Scene(WIDTH, 2 * TALL + 86)
-    places = [(2 + column * (BOX + GAP), 20 + row * (TALL + 40)) for column, row in PLACES]
-    for i, (name, fmt, value, (x, y)) in enumerate(zip(NAMES, FORMATS, shown.values, places, strict=True)):
+    positions = [(2 + column * (BOX + GAP), 20 + row * (TALL + 40)) for column, row in PLACES]
+    for i, (name, fmt, value, (x, y)) in enumerate(zip(NAMES, FORMATS, shown.values, positions, strict=True)):
         chosen = (
             {"stroke": ORANGE, "stroke_width": 3} if i == edge else {"stroke": "currentColor", "stroke_opacity": 0.5}
         )
@@ -166,7 +166,7 @@ def _diagram(shown: Step, edge: int) -> str:
         drawing.text(x + BOX / 2, y + 20, f"{value:.6g}", "middle", 13)
         drawing.text(x + BOX / 2, y + 37, fmt.upper(), "middle", 11, opacity=0.8)
     middle = TALL / 2
-    for (x, y), (to_x, to_y) in itertools.pairwise(places):
+    for (x, y), (to_x, to_y) in itertools.pairwise(positions):
         if y == to_y:
             start, end = (x + BOX + 3, to_x - 3) if to_x > x else (x - 3, to_x + BOX + 3)
             _arrow(drawing, start, y + middle, end, y + middle)

@@ -128,9 +128,9 @@ def render(state: State) -> str:
         for code, share in ends:
             _arrow(drawing, at(x), at(exact.decode(code, form).value), y, mode, code, share)
     ulp = numerals.short(spacing(exact.decode(results(state)[Rounding.RTZ][0][0], form), form))
-    where = say("x = {n}; spacing here {ulp}", n=numerals.short(x, 17), ulp=ulp)
+    caption = say("x = {n}; spacing here {ulp}", n=numerals.short(x, 17), ulp=ulp)
     legend = note(say("Above the values: the last field's bits; a dashed tick is a tie."))  # fmt: skip
-    return panel(title(after_colon(form.name, where)), drawing.svg(_spoken(state)), legend)
+    return panel(title(after_colon(form.name, caption)), drawing.svg(_spoken(state)), legend)
 
 
 def _arrow(drawing: Scene, start: float, end: float, y: float, mode: Rounding, code: int, share: Fraction) -> None:

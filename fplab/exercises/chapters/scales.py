@@ -64,11 +64,11 @@ def parted(value: tuple[Any, ...]) -> Judgement:
     w = np.array(value, np.float32)
     once = scaled.quantize(w, "mxfp4", axis=0).dequantize()
     twice = scaled.quantize(scaled.quantize(w, "mxfp4").dequantize(), "mxfp4", axis=0).dequantize()
-    where = np.argwhere(once != twice).tolist()
-    i, j = where[0] if where else (0, 0)
+    differing = np.argwhere(once != twice).tolist()
+    i, j = differing[0] if differing else (0, 0)
     names = f"once[{i}][{j}]", f"twice[{i}][{j}]"
     lines = tuple((name, of_float(float(x[i, j]), "fp32")) for name, x in zip(names, (once, twice), strict=True))
-    return Judgement(bool(where), lines, say("Both ways give the same values."))
+    return Judgement(bool(differing), lines, say("Both ways give the same values."))
 
 
 MAGNITUDES = Floats("bf16", finite=True, signed=False, low=2.0**-20, high=2.0**20)

@@ -183,10 +183,10 @@ def held_state(p: Params, kept: str) -> np.ndarray:
         weight.grad[0] = 2.0
         optimizer.step()
         state = optimizer.state[weight]
-        held = state["state2"].numpy()
-        if held.dtype != np.float32:
-            held = optimizer.codes[1].values[held] * state["absmax2"].numpy()[0]
-        means[step] = held[1:].mean(dtype=np.float64)
+        second = state["state2"].numpy()
+        if second.dtype != np.float32:
+            second = optimizer.codes[1].values[second] * state["absmax2"].numpy()[0]
+        means[step] = second[1:].mean(dtype=np.float64)
     return means
 
 

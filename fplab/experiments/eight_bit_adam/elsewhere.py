@@ -84,16 +84,16 @@ def zeros(signed: bool) -> Quantized:
     return Quantized(np.zeros(PEER_SIZE, np.uint8), scales, codebooks.dynamic(signed), BLOCK)
 
 
-def rebuilt(p: torch.Tensor, slope: torch.Tensor, held: list[Quantized], t: int) -> list[Quantized]:
+def rebuilt(p: torch.Tensor, slope: torch.Tensor, states: list[Quantized], t: int) -> list[Quantized]:
     """One step as their CPU library does it: ``p`` is changed, the new states are returned."""
     import torch
 
-    m, v = (torch.from_numpy(codebooks.dequantize_blockwise(state)) for state in held)
+    m, v = (torch.from_numpy(codebooks.dequantize_blockwise(state)) for state in states)
     m.mul_(BETA1).add_(slope, alpha=1 - BETA1)
     v.mul_(BETA2).addcmul_(slope, slope, value=1 - BETA2)
     below = v.sqrt().div_(math.sqrt(1 - BETA2**t)).add_(EPS)
     p.addcdiv_(m, below, value=-PEER_RATE / (1 - BETA1**t))
-    pairs = zip((m, v), held, strict=True)
+    pairs = zip((m, v), states, strict=True)
     return [codebooks.quantize_blockwise(new.numpy(), old.code, BLOCK, RULE) for new, old in pairs]
 
 
@@ -110,7 +110,7 @@ def same_adam() -> Outcome:
     slopes = rng.standard_normal((STEPS, PEER_SIZE)) * 10.0 ** rng.integers(-3, 1, PEER_SIZE)
     start, how = torch.linspace(-1, 1, PEER_SIZE), {"lr": PEER_RATE, "betas": (BETA1, BETA2), "eps": EPS}
     theirs, ours = (torch.nn.Parameter(start.clone()) for _ in range(2))
-    again, held = start.clone(), [zeros(True), zeros(False)]
+    again, states = start.clone(), [zeros(True), zeros(False)]
     other, mine = optim.Adam8bit([theirs], **how), Adam8bit([ours], block=BLOCK, **how)  # type: ignore[arg-type]
     for t, g in enumerate(map(torch.from_numpy, slopes.astype(np.float32)), 1):
         theirs.grad, ours.grad = g.clone(), g.clone()
@@ -120,9 +120,9 @@ def same_adam() -> Outcome:
             why = type(error).__name__
             return absent(say("this bitsandbytes has no 8-bit Adam on the CPU ({why})", why=why))
         mine.step()
-        held = rebuilt(again, g, held, t)
+        states = rebuilt(again, g, states, t)
         codes = (other.state[theirs][f"state{i}"].numpy() for i in (1, 2))
-        if not torch.equal(theirs.detach(), again) or not all(map(np.array_equal, codes, (q.codes for q in held))):
+        if not torch.equal(theirs.detach(), again) or not all(map(np.array_equal, codes, (q.codes for q in states))):
             return failed(say("step {t}: weights or codes differ from those rebuilt", t=t))
     moved = (theirs.detach() - start).abs().mean()
     apart = (theirs.detach() - ours.detach()).abs() / moved

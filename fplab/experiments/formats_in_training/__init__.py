@@ -398,10 +398,10 @@ def _codes(array: np.ndarray, fmt: str) -> np.ndarray:
 @E.hardware
 def cases(p: Params) -> Iterator[Case]:
     for fmt, which in itertools.product(FORMATS, PASSES):
-        held = "fp32" if fmt == "tf32" else fmt
+        stored = "fp32" if fmt == "tf32" else fmt
         shape = (SIDE, SIDE, factors(which)[0].shape[1])
-        product = Product("matmul", (held, held), held, shape, TF32 if fmt == "tf32" else {})
-        yield core_case(f"{which} in {fmt.upper()}", product, partial(operands, which, (held, held)))
+        product = Product("matmul", (stored, stored), stored, shape, TF32 if fmt == "tf32" else {})
+        yield core_case(f"{which} in {fmt.upper()}", product, partial(operands, which, (stored, stored)))
     for which in PASSES:  # to FP32, with fast accumulation
         product = Product("scaled_mm", FP8[which], "fp32", fast=True)
         yield direct_case(f"{which} in {' * '.join(FP8[which]).upper()}", product,

@@ -68,11 +68,11 @@ class Products:
     def __init__(self) -> None:
         self.seen: dict[tuple[object, ...], deque[float]] = {}
 
-    def __call__(self, where: tuple[object, ...], a: np.ndarray, b: np.ndarray, formats: tuple[str, str]) -> np.ndarray:
+    def __call__(self, place: tuple[object, ...], a: np.ndarray, b: np.ndarray, formats: tuple[str, str]) -> np.ndarray:
         """A B of float32 matrices, in the FP32 of the accumulator."""
         from ...tensorcore import matmul
 
-        scales = [self.scale((*where, side), v, f) for side, v, f in zip("ab", (a, b), formats, strict=True)]
+        scales = [self.scale((*place, side), v, f) for side, v, f in zip("ab", (a, b), formats, strict=True)]
         x, y = (narrow(v * np.float32(s), f) for v, s, f in zip((a, b), scales, formats, strict=True))
         product = matmul(np.ascontiguousarray(x), np.ascontiguousarray(y), gpu=GPU, inputs=formats)
         return np.asarray(product * np.float32(1 / (scales[0] * scales[1])))
@@ -90,11 +90,11 @@ class Products:
 def train(policy: str, task: Task, steps: int, lr: float, momentum: float) -> Trained:
     """The run of seed 0 under a policy other than FP32, with momentum."""
     recipe, products = RECIPES[policy], Products()
-    held = [narrow(p.detach().numpy().copy(), recipe.held) for p in task.model(0).parameters()]
-    velocities = [np.zeros_like(w) for w in held]
+    weights = [narrow(p.detach().numpy().copy(), recipe.held) for p in task.model(0).parameters()]
+    velocities = [np.zeros_like(w) for w in weights]
     scale, losses = recipe.scale, []
     for batch in task.batches(0, steps):
-        layers = list(zip(held[::2], held[1::2], strict=True))
+        layers = list(zip(weights[::2], weights[1::2], strict=True))
         inputs, outputs = forward(layers, batch.inputs.numpy(), recipe, products)
         loss, slope = loss_and_slope(outputs[-1], batch.targets, recipe, scale)
         losses.append(loss)
@@ -113,13 +113,13 @@ def train(policy: str, task: Task, steps: int, lr: float, momentum: float) -> Tr
         else:
             scale /= 2
             continue
-        held, velocities = updated(held, velocities, gradients, recipe, lr, momentum)
+        weights, velocities = updated(weights, velocities, gradients, recipe, lr, momentum)
     answers, right = 0, 0
     for batch in task.held_out():
-        layers = list(zip(held[::2], held[1::2], strict=True))
+        layers = list(zip(weights[::2], weights[1::2], strict=True))
         read = forward(layers, batch.inputs.numpy(), recipe, products)[1][-1].argmax(1)
         answers, right = answers + len(read), right + int((read == batch.targets.numpy()).sum())
-    return Trained(np.array(losses, np.float32), np.concatenate([w.ravel() for w in held]), right / answers)
+    return Trained(np.array(losses, np.float32), np.concatenate([w.ravel() for w in weights]), right / answers)
 
 
 def forward(

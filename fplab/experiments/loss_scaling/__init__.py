@@ -235,8 +235,8 @@ def machine_inputs() -> Arrays:
 def unscale_inputs() -> Arrays:
     """For every scale gradients of any bits; in one half of the rows all are finite."""
     raw = philox_bits(431, 2 * len(SCALES), GRADIENTS)
-    tame = (raw & np.uint32(0x7F800000)) == np.uint32(0x7F800000)
-    raw[::2] = np.where(tame[::2], raw[::2] & np.uint32(0xBFFFFFFF), raw[::2])
+    infinite = (raw & np.uint32(0x7F800000)) == np.uint32(0x7F800000)
+    raw[::2] = np.where(infinite[::2], raw[::2] & np.uint32(0xBFFFFFFF), raw[::2])
     return {"gradients": raw}
 
 

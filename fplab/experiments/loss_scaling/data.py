@@ -111,11 +111,11 @@ def train(job: Job, params: Params, which: int, scaler: Any, half: bool, seed: i
         losses[step], scales[step] = loss.item(), scaler.get_scale()
         scaler.unscale_(optimizer)
         skipped[step] = scaler.found_inf(optimizer)
-        before = held(model, optimizer) if step in kept_steps(params, which) else []
+        before = state_vectors(model, optimizer) if step in kept_steps(params, which) else []
         scaler.step(optimizer)
         scaler.update()
         if before:
-            rows.append(np.stack([*before, held(model, optimizer)[0]]))
+            rows.append(np.stack([*before, state_vectors(model, optimizer)[0]]))
         if model.kept:
             kept = [model.kept[f"layer {i + 1}"] for i in range(depth)]
             zeros.append([float((g == 0).double().mean()) for g in kept])
@@ -126,7 +126,7 @@ def train(job: Job, params: Params, which: int, scaler: Any, half: bool, seed: i
     return Trained(losses, score, shares, scales, skipped, first, np.stack(rows))
 
 
-def held(model: Any, optimizer: Any) -> list[np.ndarray]:
+def state_vectors(model: Any, optimizer: Any) -> list[np.ndarray]:
     """The master weights and Adam's two states, float32 (n,), zeros before its first step."""
     state = optimizer.state[model.flat]
     vectors = [model.flat.detach(), *(state.get(name, 0 * model.flat.detach().abs()) for name in KEPT[1:3])]

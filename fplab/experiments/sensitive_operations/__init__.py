@@ -397,8 +397,8 @@ def narrow_losses(x: np.ndarray, fmt: str) -> list[np.ndarray]:
     shifted = numeric.sub(x, x.max(axis=-1, keepdims=True), "fp32")
     total, losses = BY_NAME["sum"].run(BY_NAME["exp"].run(shifted, "fp32"), "fp32").astype(np.float64), []
     for first, second in itertools.product((0, -FP32_ERROR, FP32_ERROR), repeat=2):
-        held = np.asarray(numeric.quantize(total * (1 + first), fmt), np.float64)
-        logarithm = operations.rounded(np.log(held) * (1 + second), fmt)
+        rounded_sum = np.asarray(numeric.quantize(total * (1 + first), fmt), np.float64)
+        logarithm = operations.rounded(np.log(rounded_sum) * (1 + second), fmt)
         likelihood = numeric.quantize(numeric.sub(shifted[:, :1], logarithm, "fp32"), fmt)
         losses.append(np.asarray(numeric.encode(-likelihood, fmt)) & 0x7FFF)  # -0 where the loss is 0
     return losses
@@ -471,12 +471,12 @@ def needs(r: Result) -> Outcome:
     by_seed = verdicts_of_seeds(r)
     wrong = [f"seed {seed}, {name}: {by_name[name].needs}" for seed, by_name in enumerate(by_seed)
              for need, names in EXPECTED.items() for name in names if by_name[name].needs != need]  # fmt: skip
-    said = {
+    sentences = {
         RANGE: say("{name}: a wider result (steps {steps:.3g} u, inside {inside:.2g} u, lost {lost:.0%})"),
         INSIDE_ONLY: say("{name}: FP32 inside (steps {steps:.3g} u, inside {inside:.2g} u, lost {lost:.0%})"),
         NEITHER: say("{name}: neither (steps {steps:.3g} u, inside {inside:.2g} u, lost {lost:.0%})"),
     }
-    texts = [said[v.needs].fill(name=v.name, steps=v.every_step, inside=v.inside, lost=v.lost_inside)
+    texts = [sentences[v.needs].fill(name=v.name, steps=v.every_step, inside=v.inside, lost=v.lost_inside)
              for v in by_seed[0].values()]  # fmt: skip
     detail = say("not as claimed: {wrong}", wrong=wrong) if wrong else joined(texts, CLAUSE)
     return measured(not wrong, detail, sample_of(by_seed))

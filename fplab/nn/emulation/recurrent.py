@@ -62,7 +62,7 @@ class Core:
 
     def by(self, weight: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
         """What multiplies operands of so many rows by a weight, and does not store."""
-        multiply = tensorcore.held(self.model, self.rounded(weight), self.products.choice.plan.of(rows))
+        multiply = tensorcore.product_by(self.model, self.rounded(weight), self.products.choice.plan.of(rows))
         if self.as_they_are:  # what is multiplied is our own memory, which nobody resizes
             return lambda x: torch.from_numpy(multiply(x.numpy()))
         return lambda x: HOST.tensor(multiply(self.rounded(x)))

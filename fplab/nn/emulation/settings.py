@@ -140,7 +140,7 @@ class Settings:
             having = [g for g in models.GPUS if any(models.input_name(m) == unit_inputs(a, b) for m in models.TABLE
                                                     if m.gpu == g)]  # fmt: skip
             raise LabError(
-                f"recipe={recipe.name!r}: {models.said(gpu)} has no unit for {unit_inputs(a, b)}. GPUs that have one: "
+                f"recipe={recipe.name!r}: {models.label(gpu)} has no unit for {unit_inputs(a, b)}. GPUs that have one: "
                 f"{', '.join(having)}. Software on others dequantises to BF16 and multiplies that in the BF16 unit; "
                 "fallback='bf16' does so."
             ) from None

@@ -33,14 +33,14 @@ class Known(NamedTuple):
     """What is known of a step's terms beforehand, float64 (N,): from it follows how far the step can err.
 
     ``top``: 2**e, e the largest exponent by which a product is aligned; ``terms``: how many are cut; ``products``: the
-    sum of their magnitudes, ``lost``: of those that do not even enter; ``held``: the most that |c| is, which
+    sum of their magnitudes, ``lost``: of those that do not even enter; ``entering``: the most that |c| is, which
     those of a step do not say.
     """
 
     top: Array
     terms: Array
     products: Array
-    held: Array
+    entering: Array
     lost: Array | float = 0.0
 
 
@@ -168,7 +168,7 @@ class Unit:
         """Whether both operands of a product are packed for the fast kernels, so that a packed one can be kept."""
         return False
 
-    def held(self, model: Model, b: Array) -> Callable[[Array, Array], None]:
+    def product_by(self, model: Model, b: Array) -> Callable[[Array, Array], None]:
         """Of products by one b (K, N): what does ``c += a @ b`` in place, a (M, K), c (M, N) contiguous."""
         return lambda a, c: self.batch(model, a[None], b[None], c[None], 0, 1)
 
@@ -232,9 +232,9 @@ def nearest(most: Array, fmt: Format) -> Rounded:
     return Rounded(np.maximum(2.0**-p * most, 2.0 ** (fmt.emin - p) or math.ulp(0.0)), 1, False)
 
 
-def factors_at(places: Sequence[int], a: Sequence[float], b: Sequence[float]) -> Factors:
+def factors_at(indices: Sequence[int], a: Sequence[float], b: Sequence[float]) -> Factors:
     """The factors of some k; beyond the operands' end zeros."""
-    return [(k, a[k] if k < len(a) else 0.0, b[k] if k < len(b) else 0.0) for k in places]
+    return [(k, a[k] if k < len(a) else 0.0, b[k] if k < len(b) else 0.0) for k in indices]
 
 
 @cache

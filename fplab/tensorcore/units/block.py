@@ -185,9 +185,9 @@ class FusedBlocks(Unit):
             self.begin(model, a, b, c)
         return c.view(np.float32)
 
-    def held(self, model: Model, b: Array) -> Callable[[Array, Array], None]:
+    def product_by(self, model: Model, b: Array) -> Callable[[Array, Array], None]:
         if not self.in_panels(model):
-            return super().held(model, b)
+            return super().product_by(model, b)
         blocks, (dtype, zero, rule) = _blocks(model, len(b)), _rule(self, model, 0, False)
         count = _whole(b.shape[1]) * blocks.size
         size = count * model.length
@@ -272,10 +272,10 @@ class FusedBlocks(Unit):
     def roundings(self, model: Model, of: Known) -> Iterator[Rounded]:
         """Each term is cut below one quantum; then the sum is rounded."""
         floor = max(emin_c(model), *([] if model.floor is None else [model.floor]), -1000)
-        quantum = 2.0**-model.alignment_bits * np.maximum(np.maximum(of.top, of.held), 2.0**floor)
-        yield Rounded(quantum, of.terms + (of.held > 0), True)
+        quantum = 2.0**-model.alignment_bits * np.maximum(np.maximum(of.top, of.entering), 2.0**floor)
+        yield Rounded(quantum, of.terms + (of.entering > 0), True)
         cut, fmt = model.rounding == "rtz", model.result
-        rounding = nearest(of.held + of.products + (of.terms + 1) * quantum, fmt)
+        rounding = nearest(of.entering + of.products + (of.terms + 1) * quantum, fmt)
         yield Rounded(2 * rounding.most, 1, True) if cut else rounding
 
     # --- inference --------------------------------------------------------------------------------------------------

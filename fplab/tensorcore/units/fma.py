@@ -35,9 +35,9 @@ class MultiplyAdds(Unit):
         self, model: Model, a: Array, b: Array, c: Array, instructions: Array, period: int, scales: ScalePair | None
     ) -> None:
         a, b, _ = engine.chosen(model, a, b, instructions, None)
-        self.held(model, b)(a, c)
+        self.product_by(model, b)(a, c)
 
-    def held(self, model: Model, b: Array) -> Callable[[Array, Array], None]:
+    def product_by(self, model: Model, b: Array) -> Callable[[Array, Array], None]:
         y = b if len(b) % model.k == 0 else engine.whole(b.T, model).T
         (k, columns), size = y.shape, y.itemsize
         panels = -(-columns * size // kernels.LINE)
@@ -63,14 +63,14 @@ class MultiplyAdds(Unit):
         if not (a.size and b.size):
             return None
         c = np.zeros((len(a), b.shape[1]), np.float64 if model.output == "fp64" else np.uint32)
-        self.held(model, b)(a, c)
+        self.product_by(model, b)(a, c)
         return c if model.output == "fp64" else c.view(np.float32)
 
     def on_device(self, model: Model) -> OnDevice:
         return OnDevice(("multiply_adds.h",), {"DOUBLE": int(model.output == "fp64")}, 1)
 
     def roundings(self, model: Model, of: Known) -> Iterator[Rounded]:
-        yield nearest(of.held + of.products, model.format_d)
+        yield nearest(of.entering + of.products, model.format_d)
 
     def draw(self, model: Model, k: int, count: int, rng: np.random.Generator) -> Rows:
         a, b = rng.standard_normal((2, count, k)) * np.exp2(rng.integers(-20, 20, (2, count, k)))

@@ -50,8 +50,8 @@ class Grouped(FusedBlocks):
         assert model.scale is not None
         size = model.scale[1]
         for start in range(0, -(-len(a) // model.k) * model.k, model.length):
-            places = range(start, start + model.length, GROUP)
-            yield [(k, *(scales[k // size] if k // size < len(scales) else (0.0, 0.0))) for k in places], True
+            indices = range(start, start + model.length, GROUP)
+            yield [(k, *(scales[k // size] if k // size < len(scales) else (0.0, 0.0))) for k in indices], True
 
     def rows(self, model: Model, a: Array, b: Array, c: Array, scales: ScalePair | None) -> None:
         assert model.scale

@@ -115,7 +115,7 @@ class Pairwise(Unit):
             rounding = nearest(most, fmt)
             yield Rounded(rounding.most + model.length * tiny, 1, False)
             most = most + rounding.most
-        yield Rounded(nearest(of.held + most, fmt).most + 2 * tiny, 1, False)
+        yield Rounded(nearest(of.entering + most, fmt).most + 2 * tiny, 1, False)
 
     # --- inference --------------------------------------------------------------------------------------------------
 

@@ -148,13 +148,13 @@ class TwoStep(Unit):
 
     def roundings(self, model: Model, of: Known) -> Iterator[Rounded]:
         """Products cut; of two parts both sums; then the sum and c, each rounded down, and their sum to nearest."""
-        m = np.maximum(np.maximum(of.top, of.held), 2.0**ZERO_EXPONENT)
+        m = np.maximum(np.maximum(of.top, of.entering), 2.0**ZERO_EXPONENT)
         cut, down, coarse = (2.0**-bits * x for bits, x in (
             (model.alignment_bits, of.top), (SUM_BITS, m), (model.alignment_bits, m)))  # fmt: skip
         yield Rounded(cut, of.terms + (self.parts if self.parts > 1 else 0), True)
         yield Rounded(down, 1, True)
         yield Rounded(coarse, 1, True)
-        yield nearest(of.held + of.products + (of.terms + self.parts) * cut + down + coarse, model.format_d)
+        yield nearest(of.entering + of.products + (of.terms + self.parts) * cut + down + coarse, model.format_d)
 
     # --- inference --------------------------------------------------------------------------------------------------
 

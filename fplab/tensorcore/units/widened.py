@@ -43,14 +43,14 @@ class Widened(FusedBlocks):
             yield [], False
 
     def roundings(self, model: Model, of: Known) -> Iterator[Rounded]:
-        held = np.zeros_like(of.held)
+        bound = np.zeros_like(of.entering)
         for _ in range(2):
-            halves = of._replace(held=held, terms=np.minimum(of.terms, model.length))
+            halves = of._replace(entering=bound, terms=np.minimum(of.terms, model.length))
             for rounding in super().roundings(model, halves):
                 yield rounding
-                held = held + rounding.times * rounding.most
-            held = held + of.products
-        yield nearest(of.held + held, model.format_d)
+                bound = bound + rounding.times * rounding.most
+            bound = bound + of.products
+        yield nearest(of.entering + bound, model.format_d)
 
     def arranged(self, x: Array, model: Model) -> Array:
         first, second = _halves(model.k)

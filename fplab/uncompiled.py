@@ -22,7 +22,7 @@ from .kernels import Kernel, arith, is_ready
 from .kernels.rounding import NO_NAN, Options
 from .kernels.sums import Plan
 from .plans import NAN_RULES, OVERFLOWS, RANDOM, carrier, rounding_of
-from .settings import few
+from .settings import uncompiled_elements
 
 Array = np.ndarray[Any, Any]
 AT_ONCE = 64  # elements of one call
@@ -32,7 +32,7 @@ RELATIONS: dict[int, Literal["eq", "lt", "le"]] = {arith.EQ: "eq", arith.LT: "lt
 ORDERS = ("sequential", "pairwise", "blocked", "kahan", "neumaier")  # as the kernels number them
 
 PRODUCTS = 1 << 26  # of one kernel, which NumPy makes in half a second, and which takes seconds to compile
-_left = few()
+_left = uncompiled_elements()
 _most_products = PRODUCTS if _left else 0
 _made: dict[tuple[Kernel, object], float] = {}  # how many NumPy has made in place of a kernel; infinity: it is ready
 
@@ -61,7 +61,7 @@ def products(kernel: Kernel, variant: object, arguments: Callable[[], Sequence[A
     return math.isfinite(done)
 
 
-def _deliver(x: Exact, fmt: Format, opt: Options) -> tuple[int, int]:
+def _code_of(x: Exact, fmt: Format, opt: Options) -> tuple[int, int]:
     """A result as (code, flags); 64 among them says that a NaN met a format without one."""
     nan = NAN_NAMES[opt.nan]
     if not fmt.has_nan and nan is None and (x.is_nan or not _has_a_place(x, fmt)):
@@ -91,7 +91,7 @@ def _read(code: int, src: Format, opt: Options) -> Exact:
 def quantize(codes: Array, out: Array, src: Format, dst: Format, to: Format, opt: Options) -> int:
     """:func:`fplab.kernels.convert.quantize`: the index of the first NaN that ``dst`` cannot hold, else -1."""
     for i, code in enumerate(codes.tolist()):
-        narrow, raised = _deliver(_read(code, src, opt), dst, opt)
+        narrow, raised = _code_of(_read(code, src, opt), dst, opt)
         if raised & NO_NAN:
             return i
         out[i] = _widened(narrow, dst, to)
@@ -102,7 +102,7 @@ def convert(codes: Array, out: Array, flags: Array, src: Format, dst: Format, op
     """:func:`fplab.kernels.convert.convert`."""
     for i, code in enumerate(codes.tolist()):
         x = _read(code, src, opt)
-        out[i], raised = _deliver(x, dst, opt)
+        out[i], raised = _code_of(x, dst, opt)
         if raised & NO_NAN:
             return i
         if flags.size:
@@ -124,7 +124,7 @@ def _operand(code: int, src: Format, fmt: Format, to_fmt: Options, daz: int) -> 
     x, lost = exact.decode(code, src), 0
     infinite = x.kind == "inf" and fmt.specials is Specials.IEEE
     if not infinite and (x.kind != "snan" or fmt.specials is Specials.NONE):
-        narrow, flags = _deliver(x, fmt, to_fmt)
+        narrow, flags = _code_of(x, fmt, to_fmt)
         x, lost = exact.decode(narrow, fmt), flags & NO_NAN
     return (exact.flush(x, fmt) if daz else x), lost
 
@@ -142,7 +142,7 @@ def operate(
         else:
             operation: Any = (exact.add, exact.sub, exact.mul, exact.div, None, exact.fma)[op]
             result, raised = operation(*operands, mode)
-        code, more = _deliver(result, fmt, opt)
+        code, more = _code_of(result, fmt, opt)
         if NO_NAN in (*lost, more & NO_NAN):
             return i
         out[i] = _widened(code, fmt, to)
@@ -186,7 +186,7 @@ def sums(rows: Sequence[Array], source: Format, acc: Format, plan: Plan | None, 
         terms = exact_sums.terms(x, y, source, bool(opt.daz))
         if plan is None or k == 0:
             total, flags = exact.dot([t.x for t in terms], [t.y for t in terms], mode)
-            code, more = _deliver(total, acc, opt)
+            code, more = _code_of(total, acc, opt)
             out[i], raised[i] = code, flags | more
             continue
         machine = exact_sums.Machine(acc, mode, POLICIES[opt.overflow], bool(opt.daz))

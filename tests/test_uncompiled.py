@@ -10,7 +10,7 @@ from helpers import EVERY, assert_same, combinations, fmt_id, random_floats, spe
 from tensorcore_cases import REGIMES, operand, powers, representative
 
 import fplab
-from fplab import arithmetic, few, floats
+from fplab import arithmetic, floats, uncompiled
 from fplab.errors import LabError
 from fplab.formats import Format
 from fplab.sums import ORDERS, RUNNING
@@ -25,9 +25,9 @@ def alike(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """A check that a call gives the same bits, dtypes and errors by the oracle and by kernels."""
 
     def answer(call: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], left: int) -> Any:
-        monkeypatch.setattr(few, "_left", left)
-        monkeypatch.setattr(few, "_most_products", left)
-        monkeypatch.setattr(few, "_made", {})
+        monkeypatch.setattr(uncompiled, "_left", left)
+        monkeypatch.setattr(uncompiled, "_most_products", left)
+        monkeypatch.setattr(uncompiled, "_made", {})
         try:
             return call(*args, **options)
         except LabError as error:
@@ -43,8 +43,8 @@ def alike(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         for one, other in zip(*((x if isinstance(x, tuple) else (x,)) for x in (mine, kernels)), strict=True):
             assert_same(np.asarray(one), np.asarray(other), what)
 
-    monkeypatch.setattr(few, "AT_ONCE", 1 << 20)
-    monkeypatch.setattr(few, "is_ready", lambda *_: False)
+    monkeypatch.setattr(uncompiled, "AT_ONCE", 1 << 20)
+    monkeypatch.setattr(uncompiled, "is_ready", lambda *_: False)
     return check
 
 
@@ -131,35 +131,35 @@ def test_products(model: Model, alike: Callable[..., None]) -> None:
 
 
 def held(model: Model, y: np.ndarray, x: np.ndarray) -> np.ndarray:
-    return products.held(model, y)(x)
+    return products.product_by(model, y)(x)
 
 
 def test_a_kernel_is_compiled_once_products_pay_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     work = (1 << 14) + 16**3
-    monkeypatch.setattr(few, "_most_products", 3 * work)
-    monkeypatch.setattr(few, "_made", {})
-    monkeypatch.setattr(few, "is_ready", lambda *_: False)
+    monkeypatch.setattr(uncompiled, "_most_products", 3 * work)
+    monkeypatch.setattr(uncompiled, "_made", {})
+    monkeypatch.setattr(uncompiled, "is_ready", lambda *_: False)
     monkeypatch.setattr(vectors, "fill", lambda x, *_: made.append(len(x.values)))
     one, large = np.ones((16, 16)), np.ones((64, 64))
     for gpu in ("H100", "A100"):  # whose blocks of 8 products are two, each with its time besides
         for x in (one, large, one, one, one):
             matmul(x, x, gpu=gpu)
     assert made == [16] * 4
-    monkeypatch.setattr(few, "_made", {})
-    monkeypatch.setattr(few, "is_ready", lambda *_: True)
+    monkeypatch.setattr(uncompiled, "_made", {})
+    monkeypatch.setattr(uncompiled, "is_ready", lambda *_: True)
     matmul(one, one)
     assert made == [16] * 4
 
 
 CACHED = """
 import numpy as np
-from fplab import few
+from fplab import uncompiled
 from fplab.tensorcore import dot, matmul
 x = np.ones((2, 32, 32), np.float32)
 for how in ({}, {"inputs": "bf16"}, {"gpu": "V100", "output": "fp16"}, {"gpu": "B200", "inputs": "mxfp8_e4m3"}):
     matmul(x, x, **how), matmul(x[0], x[0], **how), dot(x[0], x[0], **how)
-print(len(few._made), *set(few._made.values()))
+print(len(uncompiled._made), *set(uncompiled._made.values()))
 """
 
 
@@ -170,20 +170,22 @@ def test_a_kernel_in_the_cache_makes_all_products() -> None:
 
 
 def test_what_is_asked_often_gets_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(few, "_left", 3)
+    monkeypatch.setattr(uncompiled, "_left", 3)
     said = []
-    monkeypatch.setattr(few, "quantize", lambda codes, *_: said.append(codes.size) or -1)
+    monkeypatch.setattr(uncompiled, "quantize", lambda codes, *_: said.append(codes.size) or -1)
     for size in (2, 2, 1, 1):
         fplab.quantize(np.ones(size), "bf16")
     assert said == [2, 1]
-    monkeypatch.setattr(few, "_left", 1 << 40)
-    fplab.quantize(np.ones(few.AT_ONCE + 1), "bf16")
+    monkeypatch.setattr(uncompiled, "_left", 1 << 40)
+    fplab.quantize(np.ones(uncompiled.AT_ONCE + 1), "bf16")
     fplab.quantize(1.0, "bf16", "stochastic", seed=1)
     assert said == [2, 1]
 
 
 def test_a_first_call_compiles_nothing(tmp_path: Any) -> None:
-    several = "import fplab; print(fplab.add(1, 2, 'fp16', flags=True), fplab.sum([1, 2], 'bf16'), fplab.few._left)"
+    several = (
+        "import fplab; print(fplab.add(1, 2, 'fp16', flags=True), fplab.sum([1, 2], 'bf16'), fplab.uncompiled._left)"
+    )
     one = "import fplab; fplab.add(1, 2, 'fp16')"
     for allowed, code, compiled in (("1000", several, False), ("0", one, True)):
         python(code, FPLAB_CACHE_DIR=str(tmp_path), FPLAB_FEW=allowed)
