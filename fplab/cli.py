@@ -382,7 +382,7 @@ def _drawing_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _figures_arguments(parser: argparse.ArgumentParser) -> None:
     _drawing_arguments(parser)
-    parser.add_argument("--check", action="store_true", help="run again as MANIFEST.json says and compare the data")
+    parser.add_argument("--check", action="store_true", help="rerun as MANIFEST.json says and compare the data")
 
 
 def _record_arguments(parser: argparse.ArgumentParser) -> None:
@@ -631,7 +631,7 @@ def _memory_arguments(parser: argparse.ArgumentParser) -> None:
         ("recipe", str, "NAME", "how operands of products are held: mxfp8, nvfp4, fp8_block, fp8_current, ..."),
         ("optimizer", str, "NAME", "sgd, momentum, adam, adamw (default), momentum8bit or adamw8bit"),
         ("block", int, "N", "elements that share a scale in 8-bit states (default: 256)"),
-        ("recompute", str, "HOW", "activations that are computed again: none (default), selective or full"),
+        ("recompute", str, "HOW", "activations that are recomputed: none (default), selective or full"),
         ("offload", str, "WHAT", "to CPU memory: none (default), optimizer, parameters or chunks"),
         ("chunk-budget", int, "BYTES", "GPU memory that chunks may take (default: one chunk)"),
         ("inference", str, "FORMAT", "no training: weights in fp32, fp16, bf16, int8 or int4, and keys and values"),

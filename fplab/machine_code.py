@@ -18,11 +18,11 @@ from .storage import contents, write_bytes
 from .words import Text, say
 
 _said: set[str] = set()
-NOT_KEPT = say("fplab: compiled kernels are not kept, and are compiled again in every run: {why}")
+NOT_KEPT = say("fplab: compiled kernels are not kept, and are recompiled in every run: {why}")
 FOREIGN = say(
     "{folder} has to belong to you and to be writable by nobody else (chmod go-w), since what lies in it is run"
 )
-DAMAGED = say("fplab: {path} is damaged; it is compiled again, and so is every other file that is")
+DAMAGED = say("fplab: {path} is damaged; it is recompiled, and so is every other file that is")
 
 
 def cache_root() -> Path:

@@ -86,11 +86,11 @@ def _mode(mode: Rounding) -> int:
 
 
 def seed_bits(mode: int, seed: int | None) -> np.uint64:
-    """The seed of a stochastic rounding as 64 bits; it must be given, so that every result can be had again."""
+    """The seed of a stochastic rounding as 64 bits; it must be given, so that every result can be reproduced."""
     if mode not in RANDOM:
         return np.uint64(0)
     if seed is None:
-        raise LabError('rounding="stochastic" needs seed=, an integer, so that its result can be had again.')
+        raise LabError('rounding="stochastic" needs seed=, an integer, so that its result can be reproduced.')
     return np.uint64(integer("seed", seed, 0, 2**64 - 1))
 
 

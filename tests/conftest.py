@@ -167,7 +167,7 @@ LONG = (
     "snippets", "recipes", "calibration", "recorder", "visible", "lab", "structure", "portable", "wheel",
     "formats_in_training", "matrix_cores", "explain", "batch_invariance", "survey", "loss_scaling", "data_parallel",
     "bounds", "sensitive_operations", "exercises_judge", "cookbook", "nn_emulate_operators", "watch_report",
-    "underflow", "runs", "kernel_cache", "few", "parallel_gloo", "nn_autocast_training", "master_weights",
+    "underflow", "runs", "kernel_cache", "uncompiled", "parallel_gloo", "nn_autocast_training", "master_weights",
     "memory_measured", "eight_bit_adam", "course", "fp8_training", "trajectory",
 )  # fmt: skip
 

@@ -33,6 +33,15 @@ LAYER = {name: level for level, names in enumerate(LAYERS) for name in names}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
+def test_the_tree_in_contributing_is_the_tree() -> None:
+    """A row a layer, with every module and package of it in backticks."""
+    table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("| layer | in `fplab/` |", 1)[1]
+    rows = [line for line in table.split("\n\n", 1)[0].splitlines() if line.startswith("| ")]
+    assert [sorted(set(re.findall(r"`(\w+)`", row)) & {*LAYER}) for row in rows] == [sorted(row) for row in LAYERS]
+    assert {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()} \
+        == {*LAYER, "__init__"}  # fmt: skip
+
+
 def part(path: Path) -> str:
     """The first name below the package: the module or subpackage that has a layer."""
     first = path.relative_to(PACKAGE).parts[0]

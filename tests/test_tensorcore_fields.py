@@ -13,7 +13,7 @@ import torch
 from tensorcore_cases import operand
 
 import fplab
-from fplab import LabError, few
+from fplab import LabError, uncompiled
 from fplab.formats import get as form
 from fplab.nn import device
 from fplab.nn.device import running
@@ -168,7 +168,7 @@ def routes(model: Model, given: Rows, plan: Plan) -> Iterator[tuple[str, Any]]:
         results = {}
         with pytest.MonkeyPatch.context() as patch:  # in which nothing is yielded: whoever asks may ask two in turn
             if way == "NumPy":
-                patch.setattr(few, "products", lambda *_: True)
+                patch.setattr(uncompiled, "products", lambda *_: True)
                 patch.setattr(FusedBlocks, "is_fast", lambda *_: False)
             if plan == ONE:
                 results["dot"] = dot(a, b, c, gpu=model, **scales)

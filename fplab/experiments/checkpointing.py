@@ -1,7 +1,7 @@
-"""Checkpointing: activations that are computed again instead of kept, and what that costs.
+"""Checkpointing: activations that are recomputed instead of kept, and what that costs.
 
 Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost (arXiv 1604.06174): keep the inputs of segments of a
-deep network, drop the rest, and run a segment again when the backward pass comes to it. Its rule, segments of sqrt(L)
+deep network, drop the rest, and recompute a segment when the backward pass comes to it. Its rule, segments of sqrt(L)
 layers, is for layers that save as much as their input; a transformer's layer saves 17 times that and more, so every
 layer by itself is best up to a depth that the formula gives.
 """
@@ -81,7 +81,7 @@ def inner_network(p: Params, precision: str, device: str = "cpu", recompute: str
 def segmented(inner: Network, size: int, keep_random: bool = True) -> nn.Module:
     """The network with its layers in segments of ``size``, of which the inputs alone are kept.
 
-    ``keep_random``: set the random generator back before a segment runs again, so that dropout drops the same values.
+    ``keep_random``: set the random generator back before a segment is recomputed: dropout then drops the same values.
     """
     from torch import nn
     from torch.utils.checkpoint import checkpoint
@@ -168,7 +168,7 @@ def history(p: Params, recomputed: str) -> np.ndarray:
 
 @E.measure("new_random", axes={"precision": UNIT, "seed": SEEDS})
 def anew(p: Params, precision: str, seed: int) -> float:
-    """The share of the gradients' bytes that differ where each layer draws new random numbers when it runs again."""
+    """The share of the gradients' bytes that differ where each layer draws new random numbers when it is recomputed."""
     module = segmented(inner_network(p, precision), 1, keep_random=False)
     return float((gradients(module, tokens_of(p), seed) != plain(p, precision, seed)).mean())
 
@@ -227,7 +227,7 @@ def saved_bytes(p: Params, way: str, width: int) -> int:
 
 
 def peak_bytes(p: Params, way: str, width: int) -> int:
-    """The larger of two moments: the loss's backward pass, or that of the last segment, when all of it is there again.
+    """The larger of two moments: the loss's backward pass, or that of the last segment, once all of it is recomputed.
 
     In the first, two gradients of the logits join what is saved. In the second, the head's activations are gone, the
     layers of the segment have come, and these gradients are on their way through its last MLP: of the hidden values, of
@@ -238,7 +238,7 @@ def peak_bytes(p: Params, way: str, width: int) -> int:
     saved = saved_bytes(p, way, width)
     head = saved + 2 * part["logits"] + loss
     if not segment_of(way):
-        return head  # an attention's core, which "selective" computes again, is smaller than the head
+        return head  # an attention's core, which "selective" recomputes, is smaller than the head
     again = segment_of(way) * part["layer"] - part["input"]
     return max(head, saved - part["ends"] + 4 + again + part["moving"] + loss)
 
@@ -281,12 +281,13 @@ def rows(r: Result) -> Columns:
 E.claim(
     equal("same_gradients", "recomputation gives the very bits of the gradients, dropout included", of("differ"), 0),
     # Without the old random numbers, dropout drops others. The margin: half of the bytes, where fewer change.
-    superior("new_random", "a segment that runs again with new random numbers gives other gradients",
+    superior("new_random", "a segment recomputed with new random numbers gives other gradients",
              of("new_random").min("precision"), by=0.5),
     equal("saved",
           "what the forward pass leaves is the formula's, to the byte: segments' inputs instead of their layers",
           of("saved"), of("formula_saved")),
-    equal("peak", "the peak of the backward pass is the formula's, to the byte: inputs kept, and one segment run again",
+    equal("peak",
+          "the peak of the backward pass is the formula's, to the byte: inputs kept, and one segment recomputed",
           of("peak"), of("formula_peak")),
     equal("work", "segments of any size cost the products of one more forward pass of the layers",
           of("operations").then("more operations", lambda x: x[2:] - x[0]), of("forward")),

@@ -300,9 +300,9 @@ def summed(compared: Sequence[Evidenced]) -> Outcome:
     return passed(joined(text, CLAUSE))
 
 
-# --- the manifest again -----------------------------------------------------------------------------------------
+# --- runs held to a manifest ------------------------------------------------------------------------------------
 def check_manifest(folder: Path, names: Sequence[str] | None = None, quiet: bool = False) -> list[Row]:
-    """Run experiments again as the manifest of a folder says, and compare the digests of their arrays."""
+    """Rerun experiments as the manifest of a folder says, and compare the digests of their arrays."""
     chosen = known(names)
     manifest = figures.read_manifest(folder)
     if not manifest:

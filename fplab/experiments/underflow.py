@@ -305,7 +305,7 @@ def histograms(r: Result) -> Iterator[Part]:
 
 @E.library("In the first, a middle and the last snapshot each layer's gradients are autograd's, and so are its losses")
 def layers(r: Result) -> list[Part]:
-    """The gradients again, by autograd on functions of the layers; and how many are lost, by comparison."""
+    """The gradients recomputed, by autograd on functions of the layers; and how many are lost, by comparison."""
     import torch
 
     from .. import training

@@ -71,7 +71,7 @@ class NVRTC:
     def compile(self, source: str, arch: str, name: str = "kernel.cu", options: Sequence[str] = ()) -> Binary:
         """Compile CUDA C++ for one real architecture ("sm_80", "sm_90a"); an error quotes the compiler's log.
 
-        What was compiled with the same options by this very library is not compiled again: :mod:`fplab.machine_code`.
+        What was compiled with the same options by this very library is not recompiled: :mod:`fplab.machine_code`.
         """
         wanted = [f"--gpu-architecture={arch}", *OPTIONS, *options]
         try:

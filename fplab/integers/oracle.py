@@ -1,4 +1,4 @@
-"""The definitions again, shaped like themselves: Python integers and Fractions, a number at a time, slow."""
+"""The definitions once more, shaped like themselves: Python integers and Fractions, a number at a time, slow."""
 
 import math
 from collections.abc import Sequence

@@ -215,7 +215,7 @@ def _compiler(function: Kernel, folder: Path | None, name: str, **options: Any) 
 
     compiled.compile = uninterrupted
     # A cached closure is looked up by what it captures, and numba names a captured function by a random number: the
-    # closure would be compiled again in every process. With a name of its own the function is found again.
+    # closure would be recompiled in every process. With a name of its own the function is found in the cache.
     compiled._set_uuid(name)  # type: ignore[attr-defined]
     return compiled
 

@@ -458,9 +458,10 @@ def _largest_of(x, start, size):
 
 @jit
 def _occupied(exponents, classes, panel, blocks, size, emin, fresh):
-    """Of a panel of blocks in range the first and the end of those to multiply: beyond are zeros, as under a causal mask.
+    """The first and the end of a panel's blocks to multiply: beyond are zeros, as under a causal mask.
 
-    By operands in range these leave an FP32 accumulator that a block in range has left as it is; and ``fresh`` ones, all +0.
+    All are in range. By operands in range they leave an FP32 accumulator as a block in range left it, and ``fresh``
+    ones, all +0.
     """
     first, end, start = 0, blocks, panel * blocks * size
     if _largest_of(classes, panel * blocks, blocks) != IN_RANGE:

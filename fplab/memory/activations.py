@@ -27,7 +27,7 @@ GATED = ("SiLU input", "SiLU output", "up output")  # what a gated MLP keeps bes
 class Term:
     """A saved tensor. ``tensor``: divided by tensor parallelism; otherwise by sequence parallelism, where that is on.
 
-    ``core``: inside the attention that selective recomputation computes again (between Q, K, V and the projection).
+    ``core``: inside the attention that selective recomputation recomputes (between Q, K, V and the projection).
     """
 
     name: str

@@ -131,7 +131,7 @@ def distances(heads: int, scores: torch.Tensor) -> torch.Tensor:
 
 
 def recomputed(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
-    """Run a function and save its inputs alone; the backward pass runs it again, with the same random numbers."""
+    """Run a function and save its inputs alone; the backward pass recomputes it, with the same random numbers."""
     out: torch.Tensor = checkpoint(function, *inputs, use_reentrant=False)
     return out
 

@@ -195,7 +195,7 @@ def temporary(c: Transformer | None, stage: Stage, o: Options) -> dict[str, int]
     """Buffers beside the model states and the saved activations, by name.
 
     Communication buckets, casts of the weights and gathered layers are there throughout; of the gradients of the logits
-    and of a layer that is computed again only the larger counts, since one is gone before the other comes.
+    and of a recomputed layer only the larger counts, since one is gone before the other comes.
     """
     p, n, quantised = recipes.precision(o.precision), stage.elements, o.quantised
     copies, casts8 = (quantised.weights, QUANTISED) if quantised else (Fraction(p.operands), CASTS8)
@@ -241,7 +241,7 @@ def _moments(c: Transformer, stage: Stage, o: Options) -> dict[str, int]:
     low = _quantised(c.layers, o)
     of = [_terms(c, o, narrow=narrow)[0] for narrow in {layer in low for layer in runs}]
     again = max(_total(layer, o) - _total(activations.kept(layer, o.recompute), o) for layer in of)
-    moments = {"a layer computed again": again}
+    moments = {"a recomputed layer": again}
     if stage.index == o.pipeline - 1:
         # torch's cross-entropy: the loss's gradient of the log-probabilities, and the logits' made from it
         moments["gradients of the logits"] = 2 * _total([t for t in ends[1] if t.name == "logits"], o)
@@ -296,7 +296,7 @@ def _model_traffic(c: Transformer, stage: Stage, o: Options) -> list[Traffic]:
     """Activations and their gradients among tensor-parallel ranks and between stages.
 
     A layer needs four all-reduces of its s-by-b-by-h output (two forward, two backward; Shoeybi et al., Megatron-LM,
-    arXiv 1909.08053, section 3), two more where full recomputation runs it forward again. Sequence parallelism makes
+    arXiv 1909.08053, section 3), two more where full recomputation repeats its forward pass. Sequence parallelism makes
     each an all-gather and a reduce-scatter of the same volume.
     """
     width, length = recipes.precision(o.precision).activations, o.sequence or c.sequence

@@ -19,7 +19,7 @@ KINDS = {
 TERMS = (  # temporaries, what is sent and how, and what a library's module adds
     mark("gathered chunks"), mark("gathered layer, next layer"), mark("gradients of a layer"),
     mark("16-bit casts of the weights"), mark("8-bit casts of the layers' weights"),
-    mark("quantised weights of the layers"), mark("DDP buckets"), mark("buckets"), mark("a layer computed again"),
+    mark("quantised weights of the layers"), mark("DDP buckets"), mark("buckets"), mark("a recomputed layer"),
     mark("gradients of the logits"), mark("intermediate results of a step"), mark("logits"),
     mark("activations of a layer"), mark("attention scores and their softmax"), mark("gradients"), mark("parameters"),
     mark("gradients to CPU memory"), mark("updated parameters from CPU memory"), mark("parameters from CPU memory"),

@@ -93,7 +93,7 @@ class Wire:
         if formats.get(self.format).bits > 32:
             raise LabError(f"format={self.format!r} is wider than the FP32 that is added; allowed: 32 bits or fewer.")
         if formats.rounding(self.rounding).random and self.seed is None:
-            raise LabError('rounding="stochastic" needs seed=, an integer, so that a sum can be had again.')
+            raise LabError('rounding="stochastic" needs seed=, an integer, so that a sum can be reproduced.')
         if self.seed is not None:
             own_integer(self, "seed", 0, 2**64 - 1)
 

@@ -321,7 +321,7 @@ def recounted(r: Result) -> Outcome:
                 continue
             got, compared = float(getattr(r, name).sel({"seed": first, **at})), compared + 1
             if not np.isclose(got, want, rtol=1e-9, atol=1e-13):
-                wrong = say("{name} {place}: {got}, counted again {want}", name=name, place=at)
+                wrong = say("{name} {place}: {got}, recounted {want}", name=name, place=at)
                 return failed(wrong.fill(got=got, want=want))
     return passed(say("{n:,} errors, losses and divergences", n=compared))
 

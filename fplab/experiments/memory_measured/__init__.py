@@ -34,7 +34,7 @@ ROUNDED = 0.005  # to which the sources round
 
 
 class Recipe(NamedTuple):
-    """A precision, an optimizer and what is computed again: names of :mod:`fplab.memory`."""
+    """A precision, an optimizer and what is recomputed: names of :mod:`fplab.memory`."""
 
     precision: str
     optimizer: str = "adamw"

@@ -48,9 +48,8 @@ def explained(
     by_cause = dict.fromkeys(("formula", *EXTRAS, "missing"), 0)
     by_cause["formula"] = sum(n * w * many for (n, _, w), many in wanted.items())
     weights: set[tuple[int, ...]] = {t.shape for t in tensors_of(c).tensors if len(t.shape) == 2}
-    for storage in sorted(
-        saved, key=lambda storage: -BYTES.get(storage.dtype, 0)
-    ):  # FP32 first: copies in 16 bits take what is left
+    widest_first = sorted(saved, key=lambda storage: -BYTES.get(storage.dtype, 0))  # 16-bit copies take what is left
+    for storage in widest_first:
         if (name := _extra(storage, sequence, weights)) is not None:
             by_cause[name] += storage.bytes
             continue

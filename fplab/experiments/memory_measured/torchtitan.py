@@ -16,7 +16,7 @@ from ...memory.stages import KINDS
 class Measured:
     """A published peak in GiB of a training run on H100s, and the options that describe the run.
 
-    ``products``: whether every other matrix product and the attention's outputs are kept and all else is computed again
+    ``products``: whether every other matrix product and the attention's outputs are kept and all else is recomputed
     (torchtitan's "selective op"); no recomputation of :mod:`fplab.memory.activations` is quite that. ``unsharded``:
     between the micro-batches of a pipeline, whole BF16 weights and whole FP32 gradients stay where ZeRO-3 frees them.
     """

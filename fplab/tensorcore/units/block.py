@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ... import exact, few
+from ... import exact, uncompiled
 from ...exact import Exact
 from ...formats import Format, get
 from ...kernels import Kernel
@@ -105,7 +105,7 @@ class FusedBlocks(Unit):
         rule, before = self.general_rule(model), c.copy()
         arguments = x.view(np.uint32), y.view(np.uint32), before, shifts, c
         work, by_numpy = _work(x.shape[1] // model.length, x.size), model.alignment_bits <= vectors.MOST_ALIGNED
-        if by_numpy and few.products(general.dot, "", lambda: (*arguments, rule), work):
+        if by_numpy and uncompiled.products(general.dot, "", lambda: (*arguments, rule), work):
             left = Operand.of(x, shifts, rule.emin_a, rule)
             right = Operand.of(y, np.zeros_like(shifts), rule.emin_b, rule)
             vectors.fill(left, right, c, model.format_d, rule)
@@ -164,7 +164,7 @@ class FusedBlocks(Unit):
                      *packed_a, rows, k, *packed_b, c.reshape(-1), columns, *steps, first, last, within,
                      rule)  # fmt: skip
         products = rows * k * columns + (blocks.size << 14)  # as _work has it
-        if few.products(work, dtype, lambda: arguments, (last - first) * products):
+        if uncompiled.products(work, dtype, lambda: arguments, (last - first) * products):
             super().batch(*given)
         else:
             work(*arguments)
@@ -193,7 +193,7 @@ class FusedBlocks(Unit):
         size = count * model.length
         packed = np.empty(size, np.float32), np.empty(size, dtype), np.empty(count, np.uint8)
         alike = *packed, 0, *packed, NO_SHIFTS, NO_SHIFTS, np.empty(0, np.uint32), *[0] * 9, rule
-        if few.products(_kernel(model, False), dtype, lambda: alike, _work(blocks.size, b.size)):
+        if uncompiled.products(_kernel(model, False), dtype, lambda: alike, _work(blocks.size, b.size)):
             return lambda a, c: self.chain(model, a, b, c, np.arange(-(-len(b) // model.k)), 0, None)
         pack = panels_packer(b, model.b, blocks, model.length, zero, rule.emin_b, *packed)
         engine.share(pack, -(-b.shape[1] // fast.WIDTH), PACKING * b.size)
@@ -219,7 +219,7 @@ class FusedBlocks(Unit):
             shifts_a = np.ascontiguousarray(scales[0].exponents[:, blocks].T).reshape(-1)
             shifts_b = _panel_shifts(scales[1].exponents[:, blocks], -(-columns // fast.WIDTH))
         kernel, flat = _kernel(model, bool(scales)), c.reshape(-1)
-        if packed is None and few.products(
+        if packed is None and uncompiled.products(
             kernel,
             dtype,
             lambda: (*packed_a, 0, *packed_b, shifts_a, shifts_b, flat, *[0] * 9, rule),
