@@ -120,7 +120,7 @@ def test_damaged_machine_code_is_compiled_again_and_a_word_is_said_once(tmp_path
     cut.write_bytes(whole[cut][:-1])
     flipped.write_bytes(whole[flipped][:-1] + bytes([whole[flipped][-1] ^ 1]))
     out, complaint = python(tmp_path, "import ladder; print(ladder.LADDER[2](5))")
-    assert (out, complaint.count("is damaged; it is compiled again")) == ("7", 1)
+    assert (out, complaint.count("is damaged; it is recompiled")) == ("7", 1)
     assert {path: len(data) for path, data in kept(tmp_path).items()} == {path: len(d) for path, d in whole.items()}
     assert python(tmp_path, "import ladder; print(ladder.LADDER[2](5))") == ("7", "")
 
@@ -133,7 +133,7 @@ def test_a_whole_file_of_another_kernel_is_not_run(tmp_path):
     for path, other in zip(paths, paths[1:] + paths[:1], strict=True):
         path.write_bytes(whole[other])
     out, complaint = python(tmp_path, "import ladder; print(ladder.LADDER[2](5))")
-    assert (out, complaint.count("is damaged; it is compiled again")) == ("7", 1)
+    assert (out, complaint.count("is damaged; it is recompiled")) == ("7", 1)
     assert python(tmp_path, "import ladder; print(ladder.LADDER[2](5))") == ("7", "")
 
 
@@ -277,7 +277,7 @@ def test_a_library_that_is_damaged_or_that_others_can_write_is_compiled_again(tm
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     assert [rounded(), rounded()] == [1, 0]
-    assert capsys.readouterr().err.count("is damaged; it is compiled again") == 1
+    assert capsys.readouterr().err.count("is damaged; it is recompiled") == 1
     with monkeypatch.context() as patch:
         patch.setattr(running, "OPTIONS", (*running.OPTIONS, "-O1"))
         assert [rounded(), rounded()] == [1, 0]
