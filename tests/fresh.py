@@ -10,5 +10,5 @@ def python(code: str, *words: object, warnings: str = "default", **environment: 
     command = [sys.executable, "-W", warnings, "-c", code, *map(str, words)]
     environment = os.environ | {"PYTHONIOENCODING": "utf-8"} | environment
     done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

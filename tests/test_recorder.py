@@ -1,8 +1,5 @@
 """Recording and verifying: every outcome that a record can have, and the recorder where only numpy and torch are."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import toy
+from fresh import python
 from refusals import refuses
 
 from fplab.errors import LabError
@@ -238,14 +236,10 @@ status = main(["record", "--out", {str(tmp_path)!r}, "--device", "cpu"])
 assert not BLOCKED & set(sys.modules), BLOCKED & set(sys.modules)
 sys.exit(status)
 """
-    environ = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=SOURCE, env=environ, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "This CPU stands in for a GPU" in done.stdout
+    printed = python(code, warnings="error", PYTHONPATH=str(SOURCE))
+    assert "This CPU stands in for a GPU" in printed
     kept = {one.experiment: one for one in map(records.read, records.records_in(tmp_path))}
-    assert set(kept) == {*done.stdout.partition("\n")[0].split(), *suite_names}
+    assert set(kept) == {*printed.partition("\n")[0].split(), *suite_names}
     assert not any(one.failed for one in kept.values()), {n: one.failed for n, one in kept.items() if one.failed}
     assert all(one.cases or one.meta["not here"] for one in kept.values())
     lacking = {reason for one in kept.values() for reason in one.meta.get("not here", {}).values()}
