@@ -40,7 +40,7 @@ def test_the_survey_of_a_model_says_what_is_shown():
     assert shown[0] == shown[1]
     told = io.StringIO()
     with contextlib.redirect_stdout(told):
-        exec(compile(shown[0][0], "README.md", "exec"), {})
+        exec(compile(shown[0][0], "README.md", "exec"), {"__name__": "__main__"})
     number = re.compile(r"\d+\.\d+(?:e-\d+)?")
     one, other = (" ".join(text.split()) for text in (told.getvalue(), shown[0][1]))
     assert number.sub("#", one) == number.sub("#", other)

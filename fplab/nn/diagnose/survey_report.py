@@ -14,7 +14,7 @@ from ..emulation.product_log import PHASES
 from ..reporting import Report, leading, number
 from .format_assignment import PerChoice, Tried
 from .layer_errors import Local, Measured, Whole
-from .watch_words import by_reason
+from .watch_words import by_reason, tensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,6 +38,7 @@ SCOPED = say(
     "leaves in high precision:"
 )
 OVER_BATCHES = say("±: the standard deviation over the batches.")
+WORST, OF_CHOICE = say("Of single layers the loss feels most: {worst}."), say("{layer} in {choice} ({effect})")
 UNTRIED = say("{n} assignments that might be cheaper were not run.")
 MIXED = say("{choice} for {n} layer{s}")
 WHOLE = (
@@ -125,6 +126,13 @@ class Survey(Report):
         elif used:
             worst = min(used, key=lambda c: self.wholes[c][0].cosine)
             sentences.append(LOSS_ALONE.fill(least=self.wholes[worst][0].cosine, choice=worst))
+        felt = {
+            row.choice: OF_CHOICE.fill(layer=tensor(row.layer), choice=row.choice, effect=f"{row.effect:+.1e}")
+            for row in sorted(self.rows, key=lambda row: math.inf if math.isnan(row.effect) else abs(row.effect))
+            if row.phase == "forward" and row.weight
+        }
+        if felt:
+            sentences.append(WORST.fill(worst=joined((felt[c] for c in self.wholes if c in felt), LIST)))
         if self.untried:
             sentences.append(UNTRIED.fill(n=self.untried))
         return joined(sentences, " ")
