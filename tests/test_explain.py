@@ -168,7 +168,7 @@ def test_a_planted_fault_is_found_and_named(fault, seed):
     assert found.largest.alone == found.largest.back == pytest.approx(found.whole, rel=1e-12)
     other = found.largest.causes[name][0].replace("-", "none")
     said = " ".join(str(found.text).split())
-    verdict = f"{layer} makes the largest part of the difference, 100% ("
+    verdict = f"Largest part of the difference: {layer}, 100% ("
     assert said.startswith(verdict if found.whole else "Both ways give equal outputs; layers that differ by them")
     assert f"{name}: {other} in a, {value} in b" in said
 

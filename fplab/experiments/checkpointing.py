@@ -351,7 +351,7 @@ E.figure(
     "through_a_step",
     line(of("history") / 1e6, x="event", hue="recomputed", names=NAMES, ylim=(0, None),
          xlabel="allocations and releases since the step began", ylabel="activations and temporaries (MB)",
-         title="Each segment that runs again is a tooth of a saw, not a mountain"),
+         title="Each recomputed segment is a tooth of a saw, not a mountain"),
     bars(of("peak", precision="fp32") / 1e6, y="recomputed", names=NAMES, numbers="{:.2f}", xlabel="peak (MB)",
          title=lambda r: f"{float(peak_of_one.read(r)):.0%} of the peak for one more forward pass of each layer"),
     size=(8, 8.5),

@@ -33,7 +33,7 @@ UNSEEN = say(
 )
 BACK = say("Each layer alone taken back to way a: {sum:+.3e} together, the rest is {rest:+.3e}.")
 MEAN = say("The mean of both: {sum:+.3e}, the rest is {rest:+.3e}.")
-LARGEST = say("{layer} makes the largest part of the difference, {share:.0%}{causes}.")
+LARGEST = say("Largest part of the difference: {layer}, {share:.0%}{causes}.")
 HIGH = say("The recipe of way {way} leaves in high precision:")
 LEFT = say("{n:,} layers with the smallest own difference were not tried; their part is in the rest.")
 OTHER = say("Way {way} has other bits here than where its user runs it: something depends on how layers are called.")
