@@ -101,7 +101,7 @@ def test_run_ends_in_a_line_an_experiment_and_where_the_report_is(
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
     assert lines[:3] == ["pass  toy  every square is there", "", "The picture of each: runs/quick/NAME.svg"]
-    waiting = r"Of the ([12]) absent \1 wait for a GPU; on a machine that has one: fplab record --out DIR"
+    waiting = r"([12]) of the \1 absent claims wait for a GPU; on a machine that has one: fplab record --out DIR"
     assert re.fullmatch(waiting, lines[3])
     assert re.match(
         r"4 claims: . pass, . absent. Whole sentences, figures, evidence: runs/quick/report.html; ", lines[4]

@@ -83,7 +83,10 @@ def test_what_is_absent_waits_for_a_gpu_or_for_something_else(tmp_path: Path) ->
     rows = tuple(dataclasses.replace(row, evidence=kind) for row, kind in zip(done.rows, kinds, strict=True))
     found = findings.in_order([dataclasses.replace(done, rows=rows)], ["one"])
     text = "\n".join(findings.screen(found, Path("r.html"), 200, colour=False))
-    assert "Of the 3 absent 2 wait for a GPU; on a machine that has one: fplab record --out DIR; 1 for the full" in text
+    assert (
+        "2 of the 3 absent claims wait for a GPU; on a machine that has one: fplab record --out DIR; 1 for the full"
+        in text
+    )
 
 
 def test_the_report_is_one_file_in_both_languages(run: Any, tmp_path: Path) -> None:
