@@ -329,10 +329,13 @@ def exercise(args: Arguments) -> int:
 def pages(args: Arguments) -> int:
     """Write the course with all its outputs, the cookbook and the reference as a site that is read offline."""
     from .copying import notebooks
-    from .pages import write
+    from .pages import slides, write
 
     folder = here if (here := Path("notebooks")).is_dir() else notebooks()
     limit = integer("--limit", args.limit, 1, 86400)
+    if args.slides:
+        print(*slides(args.names, args.slides, folder, limit), sep="\n")
+        return 0
     problems = write(
         args.names, args.out, folder, lambda text: print(text, file=sys.stderr, flush=True), limit,
         changes=Path("CHANGELOG.md"), measured=Path("figures/benchmarks.csv"),
@@ -509,6 +512,7 @@ def _pages_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("pages"), metavar="DIR", help="where they go (default: pages)")
     parser.add_argument("--limit", type=int, default=120, metavar="N", help="seconds a cell may take (default: 120)")
+    parser.add_argument("--slides", type=Path, metavar="DIR", help="slides of these chapters alone, into this folder")
 
 
 def _lab_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,14 +4,14 @@
 both languages; ``inside``: what a kernel does differently for a page; ``rendering``: cells as HTML; ``offline``: files
 put into the page, and nothing asked of a server; ``cookbook``: recipes in Markdown; ``reference``: docstrings;
 ``formulas``: MathML; ``live``: widgets that move without a kernel; ``search``: a page that finds; ``topics``: an index
-of the documents' topics; ``glossary``: its terms in both languages; ``site``: the chapters, their titles, and the pages
-around them.
+of the documents' topics; ``glossary``: its terms in both languages; ``guide``: for a teacher; ``site``: the chapters,
+their titles, and the pages around them.
 """
 
 from ..lazily import index
 from .executed import Chapter
-from .site import chapters, write
+from .site import chapters, slides, write
 
-__all__ = ["Chapter", "chapters", "write"]
+__all__ = ["Chapter", "chapters", "slides", "write"]
 
 index(__name__)

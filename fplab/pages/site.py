@@ -73,6 +73,22 @@ def write(
     return problems
 
 
+@door
+def slides(
+    names: Sequence[str], out: Path, folder: Path = Path("notebooks"), limit: int = executed.LIMIT
+) -> list[Path]:
+    """Write chapters as slides into a folder, a file a chapter and language; ``names`` as in :func:`write`."""
+    from . import guide
+
+    demand_writable(out)
+    course, made = chapters(folder), []
+    for chapter in [_named(name, course) for name in names] or [one for one in course if one.name[:2].isdigit()]:
+        for language, run in _ran(chapter, out / KEPT / "runs", limit, run=True).items():
+            write_text(file := out / f"{chapter.name}.{language}.html", guide.slides(chapter, run, language))
+            made.append(file)
+    return made
+
+
 def _ran(chapter: Chapter, keep: Path, limit: int, run: bool) -> dict[str, Run]:
     """A chapter in both languages, side by side."""
     nbformat, _ = executed.needed()

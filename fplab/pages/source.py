@@ -13,7 +13,7 @@ from ..storage import write_text
 from ..widgets.shell import picture
 from ..words import Text, given, say
 from ..words.cells import commented
-from . import benchmarks, cookbook, glossary, live, reference, topics
+from . import benchmarks, cookbook, glossary, guide, live, reference, topics
 from .executed import Chapter, Run
 
 PART = {language: re.compile(rf'<div class="fplab-{language}"[^>]*>(.*?)</div>', re.S) for language in ("en", "zh")}
@@ -90,7 +90,12 @@ def write(
         source.put(f"reference/{module}.md", reference.page(module, source.language) + listed)
     for one in (topics, glossary):
         source.put(f"{one.NAME}.md", _page(source, one.TITLE, one.ABOUT, one.table(course, source.language)))
-    more = [topics.NAME, glossary.NAME]
+    more = [topics.NAME, glossary.NAME, guide.NAME]
+    source.put(f"{guide.NAME}.md", guide.page(course, source.language))
+    for chapter in course:
+        if chapter.name[:2].isdigit():
+            text = "---\norphan: true\n---\n\n" + guide.sheet(chapter, source.language)
+            source.put(f"{guide.SHEETS}/{chapter.name[:2]}.md", _linked(text, there))
     if measured is not None and measured.is_file():
         more.append(benchmarks.NAME)
         source.put(f"{benchmarks.NAME}.md", benchmarks.page(measured, source.language))
