@@ -71,8 +71,11 @@ def _read(name: str, lines: list[str], rows: Vectors) -> dict[str, Array]:
 
 
 def library(path: Path | str, function: str = "unit") -> Ask:
-    """A function of a shared library: ``uint64_t f(uint32_t k, const uint64_t *a, const uint64_t *b, const uint64_t
-    *scale_a, const uint64_t *scale_b, uint64_t c)``, of one row of codes; scales are null where the unit has none."""
+    """A function of a shared library, of one row of codes; scales are null where the unit has none.
+
+    In C: ``uint64_t f(uint32_t k, const uint64_t *a, const uint64_t *b, const uint64_t *scale_a, const uint64_t
+    *scale_b, uint64_t c)``.
+    """
     try:
         f = getattr(ctypes.CDLL(os.path.abspath(path)), function)
     except (OSError, AttributeError, ValueError) as error:
