@@ -3,6 +3,7 @@
 import ctypes
 import shutil
 import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -107,7 +108,7 @@ def test_bytes_are_llama_cpps(llama: Any, name: str) -> None:
         assert np.array_equal(one.decode(theirs.reshape(-1)).view(np.uint32), values.view(np.uint32)), kind
 
 
-@pytest.mark.parametrize("name", GGML)
+@pytest.mark.parametrize("name", STORED)
 def test_values_come_back_and_what_cannot_be_stored_is_refused(name: str) -> None:
     one, x = STORED[name], samples()["normal"]
     again = one.decode(one.encode(x)).reshape(x.shape)
@@ -148,3 +149,31 @@ def test_bytes_are_those_of_the_library_gguf(gguf: Any, name: str) -> None:
     """Which has no other kinds; where it divides, its own rounding differs from C's for weights of odd sizes."""
     kind, x = getattr(gguf.GGMLQuantizationType, C_NAMES[name].upper()), samples()["normal"]
     assert np.array_equal(STORED[name].encode(x), gguf.quantize(x, kind).ravel())
+
+
+BITSANDBYTES = """
+import sys; sys.path.insert(0, sys.argv[1])
+import numpy as np, torch
+from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+given, made = np.load(sys.argv[2]), {}
+for kind, x in given.items():
+    packed, state = quantize_4bit(torch.from_numpy(x), blocksize=64, quant_type="nf4")
+    made |= {f"{kind}/codes": packed.numpy(), f"{kind}/absmax": state.absmax.numpy()}
+    made[f"{kind}/values"] = dequantize_4bit(packed, state).numpy()
+np.savez(sys.argv[3], **made)
+"""
+
+
+def test_bytes_are_those_of_bitsandbytes(tmp_path: Path) -> None:
+    with zipfile.ZipFile(package("bitsandbytes", tmp_path)) as wheel:
+        wheel.extractall(tmp_path / "library")
+    given = {kind: x for kind, x in samples().items() if kind not in ("subnormal", "least")}
+    np.savez(tmp_path / "x.npz", **given)
+    files = [str(tmp_path / name) for name in ("library", "x.npz", "y.npz")]
+    subprocess.run([sys.executable, "-c", BITSANDBYTES, *files], check=True, capture_output=True)
+    made, one = np.load(tmp_path / "y.npz"), STORED["nf4"]
+    for kind, x in given.items():
+        ours = one.encode(x).reshape(-1, one.size)
+        assert np.array_equal(ours[:, :32].ravel(), made[f"{kind}/codes"].ravel()), kind
+        assert np.array_equal(ours[:, 32:].ravel().view("<f4"), made[f"{kind}/absmax"]), kind
+        assert np.array_equal(one.decode(ours.reshape(-1)), made[f"{kind}/values"].ravel()), kind

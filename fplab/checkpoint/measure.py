@@ -133,17 +133,16 @@ def _described(tensor: Tensor, seen: Seen) -> tuple[About, Array]:
     def work(start: int, stop: int) -> tuple[Any, ...]:
         x = np.ascontiguousarray(tensor.values(start, stop))
         base = start % k if wide else 0
-        own, tops = (
-            np.zeros(min(k, x.size) if wide else k, np.float32),
-            np.zeros((stop - 1) // k - start // k + 1, np.float32),
-        )
-        sums = describe(x, k, start, base, own, tops)
+        own = np.zeros(x.size if wide else k, np.float32)
+        tops = np.zeros((stop - 1) // k - start // k + 1, np.float32)
         scratch = np.zeros((histogram.WAYS, histogram.ROWS), np.uint32)
         table = np.zeros((histogram.ROWS, 1), np.int64)
         histogram.count(x.view(np.uint32), np.empty(0, np.uint32), scratch)
         histogram.gather(scratch, table, 0)
-        special = int(table[histogram.SPECIAL, 0])
-        nans = int(np.isnan(x).sum()) if special else 0
+        nans = 0
+        if table[histogram.SPECIAL, 0]:  # what is not finite counts as zero
+            nans, x = int(np.isnan(x).sum()), np.where(np.isfinite(x), x, np.float32(0))
+        sums = describe(x, k, start, base, own.view(np.uint32), tops.view(np.uint32))
         return sums, own, tops, start // k, table[:, 0], nans
 
     total, counts, nans = [], np.zeros(histogram.ROWS, np.int64), 0

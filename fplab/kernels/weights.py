@@ -7,6 +7,7 @@ them.
 import numpy as np
 
 from . import inlined, jit
+from .codebooks import largest, order_of
 from .fast32 import as_bits, as_float
 
 LANES = 16
@@ -22,44 +23,69 @@ def _added(lanes):
     return total
 
 
+@inlined
+def of_order(order):
+    """The float32 of an integer that grows with it."""
+    return as_float(np.uint32(order ^ np.int32(np.int32(order >> np.int32(31)) & np.int32(ABS))))
+
+
+@inlined
+def _lost(a, b):
+    """What became of a number: the magnitude of the difference, 0 where that is not finite, and whether it is 0 now."""
+    size = np.uint32(as_bits(np.float32(a - b)) & ABS)
+    d = as_float(size if size < INFINITY else np.uint32(0))
+    zero = np.uint32(as_bits(b) & ABS) == np.uint32(0) and np.uint32(as_bits(a) & ABS) != np.uint32(0)
+    return d, np.int32(1) if zero else np.int32(0)
+
+
+@inlined
+def _ends(bits):
+    """The least and the greatest of float32 bits, in the order of :func:`order_of`: integers vectorise."""
+    low, high = np.int32(0x7FFFFFFF), np.int32(-0x7FFFFFFF)
+    for i in range(bits.size):
+        order = order_of(as_float(bits[i]))
+        low = order if order < low else low
+        high = order if order > high else high
+    return low, high
+
+
+@inlined
+def _raised(tops, bits):
+    """Raise what was largest to the magnitudes of float32 bits."""
+    for i in range(bits.size):
+        size = np.uint32(bits[i] & ABS)
+        tops[i] = size if size > tops[i] else tops[i]
+
+
 @jit
 def describe(x, k, at, base, columns, rows):
-    """Of float32 ``x``, part of a matrix with rows of ``k`` from element ``at`` on: (sum, sum of squares, low, high).
+    """Of finite float32 ``x``, part of a matrix with rows of ``k`` from element ``at`` on: (sum, sum of squares, ends).
 
-    What is not finite counts as zero. ``columns``: float32, from column ``base`` on, and ``rows``: those that the part
-    reaches into; both become at least the largest magnitudes in it.
+    ``columns``: float32 bits, from column ``base`` on, and ``rows``: those that the part reaches into; both become at
+    least the largest magnitudes in it.
     """
-    lanes, squares = np.zeros(LANES), np.zeros(LANES)
-    low, high = np.float32(np.inf), np.float32(-np.inf)
+    lanes, squares, bits = np.zeros(LANES), np.zeros(LANES), x.view(np.uint32)
     first, start = at // k, 0
     while start < x.size:
         row = (at + start) // k
         left = at + start - row * k
         count = min(k - left, x.size - start)
-        part, across = x[start : start + count], columns[left - base : left - base + count]
-        most = rows[row - first]
-        for i in range(count):
-            v = part[i]
-            v = v if np.uint32(as_bits(v) & ABS) < INFINITY else np.float32(0)
-            low, high = min(low, v), max(high, v)
-            size = as_float(np.uint32(as_bits(v) & ABS))
-            across[i] = max(across[i], size)
-            most = max(most, size)
-        rows[row - first] = most
+        part, own = x[start : start + count], bits[start : start + count]
+        _raised(columns[left - base : left - base + count], own)
+        rows[row - first] = max(rows[row - first], largest(own))
         whole = count // LANES * LANES
         for i in range(0, whole, LANES):
             for j in range(LANES):
-                v = part[i + j]
-                v = np.float64(v if np.uint32(as_bits(v) & ABS) < INFINITY else np.float32(0))
+                v = np.float64(part[i + j])
                 lanes[j] += v
                 squares[j] += v * v
         for i in range(whole, count):
-            v = part[i]
-            v = np.float64(v if np.uint32(as_bits(v) & ABS) < INFINITY else np.float32(0))
+            v = np.float64(part[i])
             lanes[i - whole] += v
             squares[i - whole] += v * v
         start += count
-    return _added(lanes), _added(squares), low, high
+    low, high = _ends(bits)
+    return _added(lanes), _added(squares), of_order(low), of_order(high)
 
 
 @jit
@@ -69,21 +95,21 @@ def compare(x, y, limits, block):
     ``limits``: the largest magnitude that each ``block`` elements could become, of which a clipped one has more; none
     where that is not known. Only where both are finite.
     """
-    squares = np.zeros(LANES)
-    most, flushed, clipped = np.float32(0), 0, 0
-    for start in range(0, x.size, LANES):
-        count = min(LANES, x.size - start)
-        for j in range(count):
-            a, b = x[start + j], y[start + j]
-            d = np.float32(a - b)
-            finite = np.uint32(as_bits(d) & ABS) < INFINITY
-            d = as_float(np.uint32(as_bits(d) & ABS)) if finite else np.float32(0)
-            most = max(most, d)
+    squares, tops, zeros = np.zeros(LANES), np.zeros(LANES, np.float32), np.zeros(LANES, np.int32)
+    whole, clipped = x.size // LANES * LANES, 0
+    for start in range(0, whole, LANES):
+        for j in range(LANES):
+            d, flushed = _lost(x[start + j], y[start + j])
+            tops[j] = d if d > tops[j] else tops[j]
             squares[j] += np.float64(d) * np.float64(d)
-            flushed += 1 if np.uint32(as_bits(b) & ABS) == np.uint32(0) and a != np.float32(0) else 0
-    if limits.size:
-        for k in range(limits.size):
-            limit, part = as_bits(limits[k]), x[k * block : (k + 1) * block]
-            for i in range(part.size):
-                clipped += 1 if limit < np.uint32(as_bits(part[i]) & ABS) <= INFINITY else 0
-    return _added(squares), most, flushed, clipped
+            zeros[j] += flushed
+    for i in range(whole, x.size):
+        d, flushed = _lost(x[i], y[i])
+        tops[0] = max(tops[0], d)
+        squares[i - whole] += np.float64(d) * np.float64(d)
+        zeros[0] += flushed
+    for k in range(limits.size):
+        limit, part = as_bits(limits[k]), x[k * block : (k + 1) * block]
+        for i in range(part.size):
+            clipped += 1 if limit < np.uint32(as_bits(part[i]) & ABS) <= INFINITY else 0
+    return _added(squares), tops.max(), zeros.sum(), clipped

@@ -10,12 +10,12 @@
 from __future__ import annotations
 
 from ..lazily import index
-from . import ggml, kquants
+from . import ggml, kquants, nf4
 from .record import Stored
 
 GGML = ggml.GGML
 """The kinds of tensors in GGUF files by ggml's numbers: name, elements of a block, its bytes."""
-STORED: dict[str, Stored] = {one.name: one for one in (*ggml.RECORDS, *kquants.RECORDS)}
+STORED: dict[str, Stored] = {one.name: one for one in (*ggml.RECORDS, *kquants.RECORDS, *nf4.RECORDS)}
 """Every stored format by its name."""
 
 __all__ = ["GGML", "STORED", "Stored"]

@@ -1,0 +1,27 @@
+"""bitsandbytes' NF4: 64 codes, the first of two in the high half of a byte, and their largest magnitude in FP32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..codebooks import BOOKS, quantize_blockwise
+from .record import Stored
+
+Array = np.ndarray[Any, Any]
+
+
+def _encode(x: Array) -> Array:
+    done = quantize_blockwise(x, "NF4", 64, "bitsandbytes torch")
+    codes = done.codes[:, 0::2] << np.uint8(4) | done.codes[:, 1::2]
+    return np.hstack([codes, done.absmax.astype("<f4").view(np.uint8).reshape(-1, 4)])
+
+
+def _decode(data: Array) -> Array:
+    codes = np.stack([data[:, :32] >> np.uint8(4), data[:, :32] & np.uint8(15)], axis=2).reshape(-1, 64)
+    return np.asarray(BOOKS["NF4"].table[codes] * np.ascontiguousarray(data[:, 32:]).view("<f4"))
+
+
+RECORDS = (Stored("nf4", 64, 36, _encode, _decode, "bitsandbytes, quantize_4bit (its two arrays side by side)"),)
+"""Its record."""
