@@ -214,9 +214,9 @@ class Operands:
         def taken(x: Array) -> Array:
             if inside.size == k.size:
                 return np.asarray(x[:, chosen])
-            padded_k = np.zeros((len(x), k.size))
-            padded_k[:, : inside.size] = x[:, chosen]
-            return padded_k
+            padded = np.zeros((len(x), k.size))
+            padded[:, : inside.size] = x[:, chosen]
+            return padded
 
         scales = self.scales and (taken(self.scales[0]), taken(self.scales[1]))
         return replace(self, a=taken(self.a), b=taken(self.b), scales=scales)

@@ -29,14 +29,14 @@ LADDER: tuple[str, ...] = (
 
 def _further() -> list[str]:
     """The experiments in this folder that have no place on the ladder yet."""
-    further = []
+    without_place = []
     for path in sorted(Path(__file__).parent.glob("[!_]*")):
         file = path / "__init__.py" if path.is_dir() else path
         if path.stem in LADDER or file.suffix != ".py" or not file.is_file():
             continue
         if "\nE = Experiment(" in file.read_text(encoding="utf-8"):
-            further.append(path.stem)
-    return further
+            without_place.append(path.stem)
+    return without_place
 
 
 NAMES: tuple[str, ...] = (*LADDER, *_further())

@@ -338,8 +338,8 @@ def parting(r: Result) -> Outcome:
     layer1, layer2 = (of("first", run=OTHERS, tensor=f"layer {i}") for i in (1, 2))
     share = layer1.values(r)
     if not ((share > 0) & (share < FEW)).all():
-        range_of_shares = say("the share of layer 1 is not between 0 and {few:.0%} in every seed", few=FEW)
-        return failed(joined((layer1.described(r), range_of_shares), CLAUSE))
+        outside = say("the share of layer 1 is not between 0 and {few:.0%} in every seed", few=FEW)
+        return failed(joined((layer1.described(r), outside), CLAUSE))
     return above(layer2.min("run"), MANY)(r)
 
 

@@ -120,9 +120,9 @@ def chosen(kind: str, rows: int, log2_last: int, seed: int = 0) -> tuple[Array, 
 
 def alive(x: Array, rows: int, key: int) -> Array:
     """The places of some rows, drawn among those that are not zero in FP16 throughout their shortest product."""
-    rows_alive = np.flatnonzero((half(x[:, :FIRST]) & np.uint16(0x7FFF)).any(axis=1))
-    order = np.argsort(philox_bits(key, rows_alive.size), kind="stable")
-    return np.sort(rows_alive[order[:rows]])
+    nonzero = np.flatnonzero((half(x[:, :FIRST]) & np.uint16(0x7FFF)).any(axis=1))
+    order = np.argsort(philox_bits(key, nonzero.size), kind="stable")
+    return np.sort(nonzero[order[:rows]])
 
 
 # --- products ---------------------------------------------------------------------------------------------------

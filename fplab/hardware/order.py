@@ -114,15 +114,15 @@ def chain_counts(n: int, block: int, given: Arrays, meta: Meta) -> Arrays:
 def counts(summation: Summation, given: Arrays, device: str) -> Arrays:
     """Run the operation on rows of masks, as many at a time as its shape has, and count what is left."""
     torch = torch_for(device)
-    positions_of_masks = torch.from_numpy(given["pairs"].astype(np.int64)).to(device)
+    positions_of_pairs = torch.from_numpy(given["pairs"].astype(np.int64)).to(device)
     chosen = torch.from_numpy(positions(summation.n)).to(device)
     dtype = getattr(torch, TORCH[summation.fmt])
     unit, mask = 2.0 ** UNIT.get(summation.fmt, -18), 2.0 ** MASK.get(summation.fmt, 15)
     (rows,) = on_device(device, summation.rows, most=32)
     (columns,) = on_device(device, summation.columns, most=1 if summation.call == "matmul" else 16)
     parts = []
-    for start in range(0, len(positions_of_masks), rows):
-        part = positions_of_masks[start : start + rows]
+    for start in range(0, len(positions_of_pairs), rows):
+        part = positions_of_pairs[start : start + rows]
         x = torch.zeros(rows, summation.n, device=device, dtype=torch.float32)
         x[: len(part), chosen] = unit
         at = torch.arange(len(part), device=device)

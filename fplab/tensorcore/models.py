@@ -261,11 +261,11 @@ def input_key(inputs: Inputs) -> _Key:
     pair = [formats.spelt(name) for name in names[:3]]
     if len(pair) not in (1, 2) or not all(isinstance(name, str) for name in pair):
         raise LabError(f"inputs={inputs!r} is neither a name nor a pair of names. Allowed: {', '.join(INPUTS)}.")
-    formats_of_pair = [_one_input(name) for name in pair]
-    (a, *scaled), (b, *other) = formats_of_pair[0], formats_of_pair[-1]
+    parsed = [_one_input(name) for name in pair]
+    (a, *scaled), (b, *other) = parsed[0], parsed[-1]
     if scaled != other:
         raise LabError(f"inputs={inputs!r} mix block scales of different kinds; A and B must share theirs.")
-    return a, b, formats_of_pair[0][1], formats_of_pair[0][2]
+    return a, b, parsed[0][1], parsed[0][2]
 
 
 def _one_input(name: str) -> tuple[str, Scale | None, str]:

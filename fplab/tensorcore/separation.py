@@ -69,9 +69,9 @@ def separate(model: str | Model, other: str | Model, seed: int = 0) -> Separatio
             a, b, c = (_common(x, model, other, side) for x, side in zip(drawn, "abc", strict=True))
             differ = np.flatnonzero(_bits(model, a, b, c) != _bits(other, a, b, c))
             for row in differ[:4]:
-                row_apart = _shrink(model, other, a[row], b[row], float(c[row]))
-                if best is None or _size(row_apart) < _size(best):
-                    best = row_apart
+                smaller = _shrink(model, other, a[row], b[row], float(c[row]))
+                if best is None or _size(smaller) < _size(best):
+                    best = smaller
         if best is not None:
             break
     if best is None:

@@ -580,12 +580,12 @@ def real_values(p: Params) -> Arrays:
     """A few rows of the network's values in each format, as codes; made by torch's casts from FP32."""
     import torch
 
-    values_by_name = {}
+    codes = {}
     for name in sorted({op.data for op in OPERATIONS}):
         values = torch.from_numpy(np.ascontiguousarray(gathered(p, 0)[name][:ROWS]))
         for fmt in FORMATS:
-            values_by_name[f"{name} {fmt}"] = bits(values.to(getattr(torch, TORCH[fmt])))
-    return values_by_name
+            codes[f"{name} {fmt}"] = bits(values.to(getattr(torch, TORCH[fmt])))
+    return codes
 
 
 def every_code(fmt: str) -> Arrays:
