@@ -171,6 +171,15 @@ def record(args: Arguments) -> int:
     from .hardware.records import SILICON
     from .storage import demand_writable
 
+    if args.one_file:
+        from .experiments.one_file import generate
+
+        megabytes = generate(args.one_file) / 1e6
+        print(say("{file}: {size:.1f} MB; on a machine with a GPU: python {name}", file=args.one_file, size=megabytes,
+                  name=args.one_file.name))  # fmt: skip
+        return 0
+    if args.out is None:
+        raise LabError("one of --out DIR, for records, and --one-file FILE, for a recorder, says what to write.")
     if args.cpu:
         args.names, args.device = [*args.names, SILICON], "cpu"
     known_to_record(args.names)  # what is wrong with the request is said before anything begins
@@ -218,6 +227,7 @@ def with_lines(tick: Callable[[float, str], None]) -> Callable[[float, str], Non
 
 def verify(args: Arguments) -> int:
     """Compare records, with --live the device that is present, with --corpus a public data set, with the lab's bits."""
+    from .experiments.one_file import verify as verify_file
     from .experiments.progress import progress
     from .experiments.recorder import verify as verify_records
     from .experiments.table import CASES, failures, tally
@@ -226,19 +236,36 @@ def verify(args: Arguments) -> int:
 
     if args.live:
         check_device(args.device)
-    for folder in args.folders:
+    archives = [path for path in args.folders if path.suffix == ".zip"]
+    folders = [path for path in args.folders if path not in archives]
+    for folder in folders:
         records_in(folder)  # what is wrong with the request is said before anything begins
+    compared, about = [], list[str]()
     with progress(str(say("comparing bits"))) as tick:
-        compared = verify_records(args.folders, args.live, args.device, tick, args.corpus)
+        if folders or not archives or args.live or args.corpus:
+            compared = verify_records(folders, args.live, args.device, tick, args.corpus)
+        for path in archives:
+            cases, said = verify_file(path)
+            compared += cases
+            about += [line for text in said for line in wrapped(str(text), terminal_width())]
     rows = [case.row for case in compared]
     if not args.json:
         print()
         after = sorted({f"{say(case.row.evidence)}: {case.device}" for case in compared if case.device})
-        return show(rows, CASES, after + wrapped(str(UNSIGNED), terminal_width()) if args.folders else after)
+        return show(rows, CASES, [*about, *after, *wrapped(str(UNSIGNED), terminal_width())] if args.folders else after)
     import json
 
     print(json.dumps({"rows": [row.as_json() for row in compared], "summary": tally(rows).en}, indent=2))
     return int(bool(failures(rows)))
+
+
+def add_record(args: Arguments) -> int:
+    """Put a file that the one-file recorder wrote where the package finds it, with its origin."""
+    from .experiments.one_file import add
+
+    for path in add(args.file, args.origin):
+        print(path)
+    return 0
 
 
 def vectors(args: Arguments) -> int:
@@ -394,7 +421,9 @@ def _record_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: all)"
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=suite)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the records go")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the records go")
+    one_file = "write the recorder itself, as one Python file that needs torch and numpy and no install"
+    parser.add_argument("--one-file", type=Path, metavar="FILE", help=one_file)
     parser.add_argument("--device", default="cuda", help="cuda (default), cuda:N, or cpu as a stand-in")
     parser.add_argument("--cpu", action="store_true", help="this CPU itself: what its own units compute")
     parser.add_argument("--resume", action="store_true", help="keep what DIR has of this device, and do what is left")
@@ -402,11 +431,19 @@ def _record_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="records (default: those in the package)")
+    parser.add_argument(
+        "folders", nargs="*", type=Path, metavar="DIR", help="records, or a file of one (default: the package's)"
+    )
     parser.add_argument("--live", action="store_true", help="also compute the cases on the device that is present, now")
     parser.add_argument("--device", default="cuda", help="the device of --live: cuda (default), cuda:N or cpu")
     parser.add_argument("--corpus", type=Path, metavar="DIR", help="a copy of the data set MATLAB-tensor-core, too")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def _records_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("add",), help="add: keep it where every verification finds it")
+    parser.add_argument("file", type=Path, metavar="FILE", help="what fplab_record.py wrote")
+    parser.add_argument("--origin", required=True, metavar="TEXT", help="who made it, and where")
 
 
 def _unit_arguments(parser: argparse.ArgumentParser) -> None:
@@ -653,6 +690,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("figures", "draw figures, or --check the data behind them", "--check", _figures_arguments, figures),
     Command("record", "record what a GPU computes", "--out records", _record_arguments, record),
     Command("verify", "compare recorded or --live hardware bit by bit", "--live", _verify_arguments, verify),
+    Command("records", "keep a record that others made", "add FILE --origin TEXT", _records_arguments,
+            add_record),
     Command("vectors", "golden test vectors of a unit or a conversion", "--unit H100 --out DIR", _vectors_arguments,
             vectors),
     Command("conform", "does your simulator or hardware compute as it should", "--unit H100 -- ./mine",

@@ -55,12 +55,13 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["rnu"], "fplab: unknown command 'rnu'. Allowed: list, run, figures, record, verify, vectors, conform, "
-                  "survey, checkpoint, explain, watch, sweep, memory, inspect, exercise, pages, lab. "
+        (["rnu"], "fplab: unknown command 'rnu'. Allowed: list, run, figures, record, verify, records, vectors, "
+                  "conform, survey, checkpoint, explain, watch, sweep, memory, inspect, exercise, pages, lab. "
                   "Did you mean 'run'?"),
         (["run", "formts"], "fplab: unknown experiment 'formts'. Allowed: "),
         (["run", "--fast"], "fplab run: unrecognized arguments: --fast. See fplab run --help."),
-        (["record"], "fplab record: the following arguments are required: --out. See fplab record --help."),
+        (["vectors"], "fplab vectors: the following arguments are required: --out. See fplab vectors --help."),
+        (["record"], "fplab: one of --out DIR, for records, and --one-file FILE, for a recorder, says what to write."),
         (["record", "--out", "x", "--device", "tpu"], "fplab: device='tpu' is not possible; allowed: 'cuda', 'cuda:N'"),
         (["verify", "nowhere"], "fplab: there is no folder 'nowhere' with records; fplab record --out DIR makes one."),
         (["figures", "--check", "--out", "nowhere"], "fplab: there is no 'nowhere/MANIFEST.json' to check against"),
@@ -368,7 +369,7 @@ NAMES_IN_HELP = re.findall(  # names, code and file names; all else is said in C
     "layernorm command file heads hidden dir runs quick pages answers sums start rne rna rtz rtp rtn odd python "
     "fplab-course check list progress show solution bloom linux bubblewrap model batches loss torch value inputs "
     "recipe split survey explain watch checkpoint safetensors gguf pt npy npz vectors txt bin nbgrader set classroom "
-    "drawn teacher fallback conform mine unit",
+    "drawn teacher fallback conform mine unit add origin text numpy",
 )
 
 
@@ -390,7 +391,8 @@ def test_help_in_chinese_has_no_english_word_but_names(
 
 def test_what_is_wrong_with_a_command_line_is_said_in_chinese(capsys: pytest.CaptureFixture[str]) -> None:
     for words, text in (
-        (["rnu"], "fplab: 未知的命令 'rnu'。可用：list, run, "), (["record"], "fplab record：缺少必需的参数：--out。"),
+        (["rnu"], "fplab: 未知的命令 'rnu'。可用：list, run, "),
+        (["vectors"], "fplab vectors：缺少必需的参数：--out。"),
         (["run", "--fast"], "fplab run：无法识别的参数：--fast。"),
         (["lab", "--port", "0"], "fplab: --port=0 不可用；可用：1 到 65535。"),
         (["inspect", "0.1", "--rounding"], "fplab inspect：参数 --rounding：需要一个值。参见 fplab inspect --help。"),

@@ -380,7 +380,7 @@ def verify(
     a stranger, so does what it says of its device.
     """
     compared = [] if data_set is None else [_of_cell(cell) for cell in corpus.verify(data_set)]
-    paths = [path for folder in folders or (records.FOLDER,) for path in records.records_in(folder)]
+    paths = [path for folder in folders or records.folders() for path in records.records_in(folder)]
     covered = set()
     for i, path in enumerate(paths):
         name = harmless(path.name, " ")

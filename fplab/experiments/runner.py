@@ -237,7 +237,7 @@ def raised(error: Exception) -> Outcome:
 def gpu_records(folders: Sequence[Path] | None = None) -> tuple[list[Record], list[Row]]:
     """The GPU records in folders (the package's own by default), and a failing row for each file that is refused."""
     kept, refused = [], []
-    for folder in (records.FOLDER,) if folders is None else folders:
+    for folder in records.folders() if folders is None else folders:
         for path in records.records_in(folder):
             try:
                 record = records.read(path)

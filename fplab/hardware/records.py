@@ -10,6 +10,7 @@ imports with numpy alone, since the recorder runs on machines that have little m
 import hashlib
 import io
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -71,7 +72,8 @@ class Record:
 
     @property
     def where(self) -> str:
-        return f"{self.meta['device']}, torch {self.meta['torch']}"
+        origin = f" ({self.meta['origin']})" if "origin" in self.meta else ""
+        return f"{self.meta['device']}, torch {self.meta['torch']}{origin}"
 
 
 def filename(meta: Mapping[str, Any], part: int = 1) -> str:
@@ -154,6 +156,17 @@ def read(path: Path) -> Record:
         raise LabError(f"record {str(path)!r} is refused: {error}") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         raise LabError(f"cannot read record {str(path)!r}: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def added() -> Path:
+    """The folder of the records that were added here: what FPLAB_RECORDS names, else one of the user's."""
+    named = os.environ.get("FPLAB_RECORDS")
+    return Path(named) if named else Path.home() / ".local" / "share" / "fplab" / "records"
+
+
+def folders() -> tuple[Path, ...]:
+    """Where the package finds records: its own, and those that were added."""
+    return (FOLDER, added()) if added().is_dir() else (FOLDER,)
 
 
 def records_in(folder: Path) -> list[Path]:
