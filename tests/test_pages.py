@@ -210,6 +210,11 @@ def test_the_reference_has_every_public_name_with_its_parameters(page):
         ("zh", "8 位优化器", "course/01_one.html"),
         ("zh", "8位优化器", "course/01_one.html"),
         ("zh", "流水线气泡", "course/01_one.html"),
+        ("zh", "流水线 气泡", "glossary.html"),
+        ("zh", "动态树量化", "glossary.html"),
+        ("zh", "动态树 量化", "glossary.html"),
+        ("zh", "舍入到最近偶数", "glossary.html"),
+        ("zh", "四舍六入五成双", "glossary.html"),
         ("en", "qwertz", None),
     ],
 )
