@@ -54,6 +54,7 @@ PARTS = {
         "test_checkpoint.py::test_an_interrupt_ends_it_and_the_same_command_goes_on",
         "test_checkpoint.py::test_a_file_is_surveyed_within_memory_that_it_does_not_fit",
         "test_withstand.py", "test_interrupts.py", "test_exercises_process.py",
+        "test_checkpoint.py::test_ranks_and_kills_lead_to_the_same_bytes",
         "test_exercises_isolation.py::test_answers_use_up_little_and_the_next_is_heard",
         "test_lab.py::test_a_lab_that_is_killed_leaves_no_server",
         "test_parallel_runs.py::test_a_launcher_that_is_killed_leaves_no_process",
