@@ -67,8 +67,8 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
 
     ``indent``: what every line but the first begins with.
 
-    >>> wrapped("a running sum", 9), wrapped("和在这里停滞。", 12)
-    (['a running', 'sum'], ['和在这里停', '滞。'])
+    >>> wrapped("a running sum", 9), wrapped("和在这里停滞。", 12), wrapped("in experts.fp8-up", 15)
+    (['a running', 'sum'], ['和在这里停', '滞。'], ['in', 'experts.fp8-up'])
     """
     if width_of(text) == len(text):
         return textwrap.wrap(
