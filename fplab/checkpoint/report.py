@@ -97,7 +97,8 @@ class Survey(Report):
         if self.left:
             sentences.append(LEFT.fill(n=self.left, all=self.left + len(self.tensors)))
         measured = {row.tensor for row in self.rows}
-        worst = [about.tensor for about in self.tensors if about.tensor in measured][:3]
+        able = [about for about in self.tensors if about.tensor in measured]
+        worst = [about.tensor for about in [one for one in able if len(one.shape) > 1] or able][:3]
         if worst:
             sentences.append(WORST.fill(names=", ".join(worst)))
         sentences += self._remarks(measured)
