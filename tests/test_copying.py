@@ -8,6 +8,7 @@ import pytest
 
 from fplab import cli, copying, lab
 from fplab.errors import LabError
+from fplab.language import speaking
 
 NAMES = sorted(path.name for path in copying.notebooks().glob("*.ipynb"))
 SOURCE = Path(__file__).resolve().parent.parent
@@ -96,3 +97,16 @@ def test_a_clone_stays_clean() -> None:
     if subprocess.run(["git", "-C", SOURCE, "rev-parse"], capture_output=True, check=False).returncode:
         pytest.skip("this is no clone")
     assert subprocess.run(ignored, check=False).returncode == 0
+
+
+def test_a_copy_has_its_comments_in_the_chosen_language(tmp_path: Path) -> None:
+    with speaking("zh"):
+        copying.copy_course(tmp_path / "zh")
+    copying.copy_course(tmp_path / "en")
+    english, chinese = ((tmp_path / name / "12_parallel_training.ipynb").read_text("utf-8") for name in ("en", "zh"))
+    assert "# who takes the rest?" in english
+    assert "# 余下的归谁？" in chinese
+    assert "# who takes the rest?" not in chinese
+    with speaking("zh"):
+        assert copying.copy_course(tmp_path / "en") == [], "what nobody changed changes its language"
+    assert (tmp_path / "en" / "12_parallel_training.ipynb").read_text("utf-8") == chinese

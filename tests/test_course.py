@@ -185,3 +185,15 @@ def test_the_figures_are_found_from_the_notebooks(monkeypatch, tmp_path):
     assert course.figure("formats").path.resolve() == (tmp_path / "figures" / "formats.svg").resolve()
     shutil.copytree(tmp_path / "figures", tmp_path / "runs" / "quick")  # a run of one's own comes before the gallery
     assert course.figure("formats").path.resolve() == (tmp_path / "runs" / "quick" / "formats.svg").resolve()
+
+
+def test_what_a_cell_prints_is_said_in_the_chosen_language(capsys):
+    fplab.lang("zh")
+    course.tell("neighbours of 256:", 255.75, 256.25)
+    course.tell("mine", 1, sep="-", end="!\n")
+    course.tell(f"{'dx, outputs divided':20}: 3 of 1,000 differ")
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["256 的相邻数：255.75 256.25", "mine-1!", "dx，切分输出        ：1,000 个中有 3 个不同"]
+    fplab.lang("en")
+    course.tell("neighbours of 256:", 255.75)
+    assert capsys.readouterr().out == "neighbours of 256: 255.75\n"
