@@ -36,7 +36,9 @@ PARTS = {
     ),
     # Processes of torch.distributed.
     "ranks": (
-        "test_distributed.py", "test_parallel_gloo.py", "test_snippets.py::test_it_runs[fsdp]",
+        "test_distributed.py", "test_parallel_gloo.py",
+        "test_planted_faults.py::test_two_ranks_of_tensor_parallel_are_one_process_to_the_bit",
+        "test_snippets.py::test_it_runs[fsdp]",
         "test_model_families.py::test_a_drawn_model_on_two_ranks_multiplies_what_its_modules_define",
         "test_model_families.py::test_a_family_trains_under_fsdp2_in_the_bits_of_one_process",
         "test_nn_recipes_torch.py::test_amaxes_are_those_of_all_ranks",
@@ -77,6 +79,7 @@ PARTS = {
         "test_exercises_isolation.py::test_kernels_that_are_kept_are_not_compiled_again",
         "test_uncompiled.py::test_a_first_call_compiles_nothing",
         "test_uncompiled.py::test_a_kernel_in_the_cache_makes_all_products",
+        "test_dumps.py::test_a_compiled_model_is_refused_in_words",
         "test_nn_emulate_refused.py::test_torch_compile_is_refused_cached_or_not",
         "test_optimizer_base.py::test_the_compiler_of_torch_is_imported_by_those_alone_who_compile",
         "test_shadow.py::test_torch_compile_is_refused_cached_or_not",

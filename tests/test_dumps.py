@@ -164,3 +164,13 @@ def test_what_is_asked_for_is_checked(tmp_path: Path) -> None:
     ):
         with pytest.raises(LabError, match=why):
             call()
+
+
+def test_a_compiled_model_is_refused_in_words(tmp_path: Path) -> None:
+    layer = nn.Linear(4, 4)
+    compiled = torch.compile(lambda x: layer(x) * 2, backend="eager")
+    compiled(torch.ones(2, 4))
+    for rows in (2, 3):  # in torch's cache, and not
+        with pytest.raises(RuntimeError, match=r"torch\.compile joins operations"), capture(None, tmp_path):
+            compiled(torch.ones(rows, 4))
+    assert compiled(torch.ones(2, 4)).shape == (2, 4)

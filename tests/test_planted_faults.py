@@ -5,6 +5,9 @@ from itertools import count
 import planted_faults
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from fplab import LabError
 from fplab.nn import capture, explain
@@ -83,3 +86,40 @@ def test_what_is_no_program_is_refused() -> None:
         explain("nowhere", "nowhere")
     with pytest.raises(LabError, match="pass the folder of a dump, or a function"):
         explain(lambda: None, 3)  # type: ignore[call-overload]
+
+
+def on_ranks(rank: int, folder: str, dtype: torch.dtype) -> None:
+    """One of two ranks of a tensor-parallel MLP."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{folder}/meeting-{dtype}")
+    model, x = split(dtype)
+    mesh = init_device_mesh("cpu", (2,))
+    parallelize_module(model.layers[0], mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    with torch.no_grad(), capture(model, f"{folder}/two"):
+        model(x)
+    dist.destroy_process_group()
+
+
+def split(dtype: torch.dtype) -> tuple[planted_faults.Net, torch.Tensor]:
+    torch.manual_seed(0)
+    return planted_faults.Net("gpt", 32, 4, 1).eval().to(dtype), torch.randint(64, (2, 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_two_ranks_of_tensor_parallel_are_one_process_to_the_bit(dtype: torch.dtype, tmp_path) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        model, x = split(dtype)
+        with torch.no_grad(), capture(model, tmp_path / "one"):
+            model(x)
+        torch.multiprocessing.spawn(on_ranks, (str(tmp_path), dtype), 2)
+        said = explain(tmp_path / "one", tmp_path / "two")
+    finally:
+        torch.set_num_threads(threads)
+    (row,) = said.rows
+    assert (str(row.kind), row.a, row.b) == ("tensor-parallel split", "layers.0.down", "layers.0.down")
+    assert str(row.way) == "tensor parallel over 2 ranks, each with its part of the bias, then all-reduced"
+    assert row.exact
+    assert said.rest == 0
+    assert said.state["ranks"] == ("1", "2")

@@ -20,6 +20,7 @@ import json
 import os
 import platform
 import re
+import sys
 import weakref
 import zlib
 from pathlib import Path
@@ -70,6 +71,7 @@ class Capture(TorchDispatchMode):
         self._bytes: list[tuple[str, str, list[int], bytes]] = []
         self.output = -1
         self._hooks: tuple[Any, ...] = ()
+        self._stance: Any = None
         self._size, self._cut, self._plain = 0, False, torch.Tensor.__torch_dispatch__
 
     @classmethod
@@ -81,11 +83,16 @@ class Capture(TorchDispatchMode):
         self._state = _state()
         after = hooks.register_module_forward_hook(self._leave, always_call=True)
         self._hooks = (hooks.register_module_forward_pre_hook(self._enter), after)
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled yet
+            self._stance = torch.compiler.set_stance("default", force_backend=_Refusing())
+            self._stance.__enter__()
         super().__enter__()
         return self
 
     def __exit__(self, kind: Any, error: Any, at: Any) -> None:
         super().__exit__(kind, error, at)
+        if self._stance is not None:
+            self._stance.__exit__(kind, error, at)
         for hook in self._hooks:
             hook.remove()
         self._write("" if error is None else f"{kind.__name__}: {error}")
@@ -136,9 +143,11 @@ class Capture(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if any(t.__name__ == "FakeTensor" for t in types):
+            return func(*args, **kwargs)
         if any(t.__torch_dispatch__ is not self._plain for t in types):
             return NotImplemented  # a tensor of another kind takes itself apart first
-        if func.namespace == "profiler":
+        if func.namespace == "profiler" or any(map(self._imagined, tree_leaves((args, kwargs)))):
             return func(*args, **kwargs)
         if self._cut or len(self.operations) >= self.limit:
             self._cut = True
@@ -150,6 +159,8 @@ class Capture(TorchDispatchMode):
             {k: self._argument(x) for k, x in kwargs.items()},
         )
         result = func(*args, **kwargs)
+        if any(map(self._imagined, tree_leaves(result))):
+            return result
         number = len(self.operations)
         self.operations.append(note)
         written = []
@@ -172,6 +183,10 @@ class Capture(TorchDispatchMode):
             for x in tree_leaves(result)
         ]
         return result
+
+    def _imagined(self, x: Any) -> bool:
+        """Whether something is a tensor without values, by which torch finds shapes."""
+        return isinstance(x, torch.Tensor) and (x.is_meta or type(x).__torch_dispatch__ is not self._plain)
 
     def _argument(self, x: Any) -> Any:
         """What an operation is given, as JSON holds it."""
@@ -247,6 +262,17 @@ class Capture(TorchDispatchMode):
             file.write(len(head).to_bytes(8, "little") + head)
             file.writelines(raw for *_, raw in self._bytes)
         (self.out / f"rank-{rank}.json").write_text(json.dumps(manifest, separators=(",", ":")), encoding="utf-8")
+
+
+class _Refusing:
+    """In place of a compiler; asked for its name at every call of a compiled function."""
+
+    @property
+    def compiler_name(self) -> str:
+        raise RuntimeError("torch.compile joins operations, which cannot be noted then; capture the model before it.")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> str:
+        return self.compiler_name
 
 
 _weights: dict[Any, torch.Tensor] = {}

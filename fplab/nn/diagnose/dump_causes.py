@@ -42,7 +42,7 @@ PRODUCTS = re.compile(r"mm$|^linear$|^convolution$|scaled_dot_product|^addmv$|^m
 NORMS = re.compile(r"rsqrt|layer_norm|rms_norm|group_norm|batch_norm")
 PATTERNS = {"softmax": r"softmax", "attention": r"scaled_dot_product", "normalisation": NORMS.pattern,
             "activation": r"gelu|silu|sigmoid|tanh", "product": r"mm\b|convolution|\bmv\b"}  # fmt: skip
-MASKS = {"add", "where", "masked_fill", "triu", "tril", "full", "_to_copy", "arange", "le", "ge", "gt", "lt"}
+MASKS = {"where", "masked_fill", "triu", "tril", "full", "zeros", "scalar_tensor", "arange", "le", "ge", "gt", "lt"}
 GPU_NAMES = ("V100", "T4", "A100", "Ada", "H100", "B200", "MI300X")
 SPLITS = (2, 3, 4, 8, 16)
 ROUNDED = ("tf32", "bf16", "fp16")
@@ -62,6 +62,7 @@ KINDS = {
 }  # fmt: skip
 IN_ROWS = say("{n} rows at a time")
 IN_RANKS = say("tensor parallel over {n} ranks, parts rounded, then all-reduced")
+BIAS_SHARED = say("tensor parallel over {n} ranks, each with its part of the bias, then all-reduced")
 IN_SLICES = say("split-K {n}, parts added in FP32")
 ROUNDED_ONCE, BIAS_AFTER = say("FP32 sums, rounded once"), say("bias added after the rounding")
 OPERANDS, IN_DTYPE = say("operands rounded to {name}"), say("computed in {name}")
@@ -170,10 +171,11 @@ class Cone:
         all_ = (self.side.dump.operations[n] for n in self.operations)
         return [op for op in all_ if op.short not in MOVES]
 
-    @property
-    def module(self) -> str:
-        """The module in which the first of the operations runs."""
-        op = next((op for op in self.ops if op.short not in ("full", "arange")), self.side.maker(self.target))
+    def module(self, exchanged: bool = False) -> str:
+        """The module of the first operation that is no mask's; of the last product where ranks exchange its parts."""
+        ops = [op for op in self.ops if op.short not in MASKS]
+        products = list(filter(is_product, ops)) if exchanged else []
+        op = products[-1] if products else ops[0] if ops else self.side.maker(self.target)
         return op.module if op else self.side.dump.tensors[self.target].get("name", "")
 
     @property
@@ -188,8 +190,8 @@ class Cone:
         names = {self.side.dump.tensors[n]["dtype"] for n in made}
         return ", ".join(sorted(name for name in names if "float" in name))
 
-    def compute(self, values: dict[int, Tensor], way: Compute | None = None) -> Tensor | None:
-        """The target from other values of the common tensors, products or all else in another way."""
+    def compute(self, values: dict[int, Tensor], way: Compute | None = None, last: bool = False) -> Tensor | None:
+        """The target from other values of the common tensors, operations in another way, or the last product alone."""
         dump = self.side.dump
         inner = {n for k in self.operations for n in (*dump.operations[k].results, *dump.operations[k].changed)}
         kept = {n: x for n, x in values.items() if n not in inner}
@@ -201,7 +203,13 @@ class Cone:
         chosen = set(self.operations)
         ops = [op if k in chosen else _NOTHING for k, op in enumerate(dump.operations[: max(chosen, default=-1) + 1])]
         part = Dump(dump.path, dump.state, {}, tensors, ops, kept, self.target, False, producers)
-        return part.run(None if way is None else lambda _, func, args, kwargs: way(func, args, kwargs))[self.target]
+        only = max((k for k in self.operations if is_product(dump.operations[k])), default=-1) if last else -1
+
+        def instead(number: int, func: Any, args: Any, kwargs: Any) -> Any:
+            here = way is not None and only in (-1, number)
+            return way(func, args, kwargs) if here and way is not None else func(*args, **kwargs)
+
+        return part.run(instead)[self.target]
 
 
 _NOTHING = Operation("nothing", "", 0, [], {}, [], [])
@@ -369,7 +377,7 @@ def facts(a: Cone, b: Cone) -> tuple[Text, Facts]:
         return foreign
     if any("clamp" in op.short for op in alone):
         return KINDS["saturation"], {"operations": names}
-    if role == "softmax" and alone and {op.short for op in alone} <= MASKS:
+    if role == "softmax" and alone and {op.short for op in alone} <= MASKS | {"add", "_to_copy"}:
         return KINDS["mask"], {"operations": names}
     if dtypes[0] != dtypes[1] and not numbers:
         return PRECISION.fill(role=ROLES[role]), {
@@ -384,12 +392,12 @@ def facts(a: Cone, b: Cone) -> tuple[Text, Facts]:
     sdpa = ["scaled_dot_product" in name for name in names]
     if sdpa[0] != sdpa[1]:
         return KINDS["fused attention"], {"operations": names}
-    bias = [{"addmm", "baddbmm"} & {op.short for op in one.ops} for one in (a, b)]
-    if bool(bias[0]) != bool(bias[1]):
-        return KINDS["bias"], {"operations": names}
     counts = [sum(map(is_product, one.ops)) for one in (a, b)]
     if counts[0] != counts[1] and min(counts) == 1 and {"add", "add_", "cat", "sum"} & {op.short for op in both}:
         return KINDS["order"], {"operations": names, "products": (str(counts[0]), str(counts[1]))}
+    bias = [{"addmm", "baddbmm"} & {op.short for op in one.ops} for one in (a, b)]
+    if bool(bias[0]) != bool(bias[1]):
+        return KINDS["bias"], {"operations": names}
     told = [", ".join(f"{n} {name}" for name, n in Counter(op.short for op in one.ops).items()) for one in (a, b)]
     if told[0] != told[1]:
         return OPERATIONS.fill(role=ROLES[role]), {"operations": (told[0], told[1])}
@@ -417,9 +425,9 @@ def _role(a: Cone, b: Cone) -> str:
 
 def _users(of: Cone) -> list[Operation]:
     """The operations that read what a cone makes, and what is made of it in up to three steps within its module."""
-    reached, result = {of.target}, []
+    reached, result, here = {of.target}, list[Operation](), of.module()
     for op in of.side.dump.operations[max(of.operations, default=0) + 1 :][:8]:
-        if op.module == of.module and reached & set(op.operands):
+        if op.module == here and reached & set(op.operands):
             reached |= set(op.results)
             result.append(op)
     return result[:3]
@@ -549,6 +557,7 @@ def ways(of: Cone) -> Iterator[NamedWay]:
         yield from ((IN_ROWS.fill(n=n), _in_rows(n)) for n in (1, 2, 4, 8, 16, 32, 64) if n < rows)
         for n in SPLITS:
             yield IN_RANKS.fill(n=n), _in_parts(n, False)
+            yield BIAS_SHARED.fill(n=n), _in_parts(n, False, True)
             yield IN_SLICES.fill(n=n), _in_parts(n, True)
         yield ROUNDED_ONCE, _products(_widened(torch.float32))
         yield BIAS_AFTER, _bias_after
@@ -597,21 +606,24 @@ def _in_rows(n: int) -> Compute:
     return way
 
 
-def _in_parts(n: int, wide: bool) -> Compute:
-    """k in so many contiguous parts, each a product of its own; their sums added in order, in FP32 or as stored."""
+def _in_parts(n: int, wide: bool, shared: bool = False) -> Compute:
+    """k in so many contiguous parts, each a product of its own; their sums added in order, in FP32 or as stored.
+
+    ``shared``: each part begins with its part of C, as DTensor's do; else C is added at the end.
+    """
 
     def way(func: Any, args: Any, kwargs: Any) -> Any:
         found = _matrices(func, args)
-        if found is None or found[1].shape[-1] < n:
+        if found is None or found[1].shape[-1] < n or (shared and found[0] is None):
             return func(*args, **kwargs)
         c, a, b = found
         dtype = a.dtype
         a, b = (a.float(), b.float()) if wide else (a, b)
         pieces = zip(a.tensor_split(n, -1), b.tensor_split(n, -2), strict=True)
-        first, *rest = [x @ y for x, y in pieces]
+        first, *rest = [func(c / n, x, y, **kwargs) if shared and c is not None else x @ y for x, y in pieces]
         for part in rest:
             first = first + part
-        if c is not None:
+        if c is not None and not shared:
             first = first + (c.float() if wide else c)
         return first.to(dtype)
 

@@ -122,7 +122,7 @@ class DumpExplanation(Report):
         """What is said, and a table of the causes."""
         yield folded(str(self.text).split("\n"))
         if self.rows:
-            cells = [[r.a, r.b, str(r.kind), str(in_words(r.facts) if r.facts else r.way),
+            cells = [[r.a, r.b, str(r.kind), str(in_words(r.facts) if r.facts and r.way is AS_B else r.way),
                       "" if r.exact else number(r.left, ".1e"), number(r.share, ".1%")] for r in self.rows]  # fmt: skip
             yield grid([[*map(str, HEADS)], *cells], REPORT)
 
@@ -231,7 +231,7 @@ def _tried(search: Search, i: int, j: int) -> tuple[Cause, Tensor | None]:
 
     def attempt(of: Cone, values: dict[int, Tensor] | None, name: Text, way: Callable[..., Any] | None = None) -> bool:
         try:
-            x = None if values is None else of.compute(values, way)
+            x = None if values is None else of.compute(values, way, exchanged)
         except (LabError, RuntimeError):  # that this way is none for these operands
             return False
         if x is None or x.numel() != math.prod(note["shape"]):
@@ -254,5 +254,7 @@ def _tried(search: Search, i: int, j: int) -> tuple[Cause, Tensor | None]:
     exact = left == 0
     known = theirs.side.values[j]
     operations = mine.names, theirs.names
-    cause = Cause(mine.module, theirs.module, kind, differs, name, exact, left, math.nan, operations)
+    cause = Cause(
+        mine.module(exchanged), theirs.module(exchanged), kind, differs, name, exact, left, math.nan, operations
+    )
     return cause, known if known is not None else result

@@ -78,8 +78,9 @@ class Operation:
 
     @property
     def short(self) -> str:
-        """The name as torch's users know it: "addmm"."""
-        return self.name.removeprefix("aten.").partition(".")[0]
+        """The name as torch's users know it: "addmm", "_c10d_functional.all_reduce"."""
+        space, _, rest = self.name.partition(".")
+        return rest.partition(".")[0] if space == "aten" else self.name.removesuffix(".default")
 
     @property
     def operands(self) -> list[int]:
