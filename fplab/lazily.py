@@ -149,8 +149,10 @@ def first_line(file: Path, name: str) -> str:
         return first_line(_at(file, home), original) if original else _first(_nodes(_at(file, home)))
     nodes = _nodes(file)
     for node, after in zip(nodes, [*nodes[1:], ast.Pass()], strict=True):
-        if name in _defined(node):
-            return _first(node.body if isinstance(node, ast.FunctionDef | ast.ClassDef) else [after])
+        if name in _defined(node) and (  # an overload has no text
+            line := _first(node.body if isinstance(node, ast.FunctionDef | ast.ClassDef) else [after])
+        ):
+            return line
     path = _source(file.parent / name)
     return _first(_nodes(path)) if path else ""
 
