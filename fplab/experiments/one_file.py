@@ -44,53 +44,7 @@ LEFT_OUT = ("hardware/records/", "pages/", "words/zh", "widgets/data/", "__pycac
 APART = 0.002  # the least share of an approximation's results that no correctly rounded one gives
 NEAR = 2.0**-9  # the most by which any approximation differs, of 1 or of the result
 INPUTS = "inputs"  # in a record's meta: the digests of its cases' inputs
-SCRIPT = '''"""Records what this machine's GPU computes, as raw bits: fplab {version}, BSD 3-Clause.
-
-    python fplab_record.py [--out FILE] [--device cuda|cuda:N|cpu]
-
-It needs Python 3.11 or later, torch and numpy, installs nothing, and takes a minute or two. It writes one file of at
-most 10 MB without your host's name, your user's or a path; stopped, it goes on where it was. Then, anywhere:
-
-    fplab verify fplab-record.zip
-"""
-
-import argparse
-import base64
-import io
-import lzma
-import sys
-import tempfile
-import zipfile
-
-PACKAGE = """
-{package}
-"""
-
-
-def main():
-    parser = argparse.ArgumentParser(description="Records what this machine's GPU computes, as raw bits.")
-    parser.add_argument("--out", default="fplab-record.zip", help="the file to write (default: fplab-record.zip)")
-    parser.add_argument("--device", help="cuda, cuda:N, or cpu as a stand-in (default: the GPU)")
-    args = parser.parse_args()
-    if sys.version_info < (3, 11):
-        sys.exit("Python 3.11 or later is needed.")
-    try:
-        import numpy, torch  # noqa
-    except ImportError as error:
-        sys.exit(f"{{error.name}} is needed, and nothing else that is not in this file.")
-    with tempfile.TemporaryDirectory() as folder:
-        data = lzma.decompress(base64.b85decode(PACKAGE.replace("\\n", "")))
-        zipfile.ZipFile(io.BytesIO(data)).extractall(folder)
-        sys.path.insert(0, folder)
-        sys.dont_write_bytecode = True
-        from fplab.experiments.one_file import main as record
-
-        sys.exit(record(args.out, args.device))
-
-
-if __name__ == "__main__":
-    main()
-'''
+SCRIPT = Path(__file__).with_name("fplab_record.py.txt")  # with places for {version} and {package}
 
 
 # --- the file that records ----------------------------------------------------------------------------------------
@@ -104,7 +58,7 @@ def generate(out: Path) -> int:
                 archive.writestr(zipfile.ZipInfo(f"fplab/{inside}"), path.read_bytes())
     text = base64.b85encode(lzma.compress(buffer.getvalue(), preset=9)).decode()
     lines = "\n".join(text[i : i + 120] for i in range(0, len(text), 120))
-    script = SCRIPT.format(version=__version__, package=lines)
+    script = SCRIPT.read_text(encoding="utf-8").replace("{version}", __version__).replace("{package}", lines)
     write_text(out, script)
     return len(script)
 

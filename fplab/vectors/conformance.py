@@ -467,9 +467,8 @@ def _simpler(columns: Mapping[str, Array], model: Model) -> dict[str, Array] | N
         found.append({**{n: np.array(x) for n, x in row.items()}, **changes})
 
     if k > model.k:
-        for a, b in ((row["a"], row["b"]),):
-            add(k=np.uint16(model.k), a=np.where(np.arange(len(a)) < model.k, a, 0).astype(a.dtype),
-                b=np.where(np.arange(len(b)) < model.k, b, 0).astype(b.dtype))  # fmt: skip
+        own = np.arange(len(row["a"])) < model.k
+        add(k=np.uint16(model.k), **{name: np.where(own, row[name], 0).astype(row[name].dtype) for name in "ab"})
     live = np.flatnonzero((row["a"] != 0) | (row["b"] != 0)).tolist()
     for span in {len(live) // 2, len(live) // 4, 1} - {0}:
         for start in range(0, len(live), span):
