@@ -185,6 +185,9 @@ def test_the_start_shows_what_the_laboratory_is(page):
     assert "Is this a question?" in english
     assert "这是一个问题吗？" in chinese
     assert "A change." in page("en/changes")
+    for language, title in (("en", "Benchmarks"), ("zh", "基准测试")):
+        assert title in page(f"{language}/index")
+        assert re.search(r"<td>fp16</td><td>[\d.]+</td>", page(f"{language}/benchmarks"))
 
 
 def test_the_reference_has_every_public_name_with_its_parameters(page):
