@@ -96,7 +96,8 @@ def on_ranks(rank: int, folder: str, dtype: torch.dtype) -> None:
     mesh = init_device_mesh("cpu", (2,))
     parallelize_module(model.layers[0], mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     with torch.no_grad(), capture(model, f"{folder}/two"):
-        model(x)
+        output = model(x)
+    torch.save(output, f"{folder}/output-{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -115,6 +116,9 @@ def test_two_ranks_of_tensor_parallel_are_one_process_to_the_bit(dtype: torch.dt
             model(x)
         torch.multiprocessing.spawn(on_ranks, (str(tmp_path), dtype), 2)
         said = explain(tmp_path / "one", tmp_path / "two")
+        ranks = {"tensor_parallel": 2, "rowwise": ("layers.0.down",)}
+        both = [torch.load(tmp_path / f"output-{rank}.pt") for rank in (0, 1)]
+        way = explain(model, x, {}, ranks, lambda net, x: (net(x) - both[0]).abs().max(), progress=str)
     finally:
         torch.set_num_threads(threads)
     (row,) = said.rows
@@ -123,3 +127,7 @@ def test_two_ranks_of_tensor_parallel_are_one_process_to_the_bit(dtype: torch.dt
     assert row.exact
     assert said.rest == 0
     assert said.state["ranks"] == ("1", "2")
+    assert torch.equal(*both)
+    assert way.ends[1] == 0  # in one process the output of the ranks, all of it, to the bit
+    assert way.ends[0] > 0
+    assert [row.layer for row in way.rows if row.own > 0] == ["layers.0.down"]

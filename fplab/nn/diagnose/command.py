@@ -154,7 +154,7 @@ def _way(option: str, given: list[str]) -> dict[str, Any]:
         if name == "split_k":
             found["plan"] = Plan(split_k=integer(name, whole, 1, 1 << 16))
         else:
-            found[name] = whole if name == "rows" else value
+            found[name] = whole if name in ("rows", "tensor_parallel") else value
     return found
 
 

@@ -134,7 +134,7 @@ def explain(
                    for one, base, sign in zip(ones, (first, last), (1, -1), strict=True)]  # fmt: skip
         settings.append(Setting(name, ways[0].written(name), ways[1].written(name), changes[0], changes[1]))
     faithful = tuple(
-        None if way.rows else equal(whole.alone(side), found_here)
+        None if way.rows or way.tensor_parallel else equal(whole.alone(side), found_here)
         for side, (way, found_here) in enumerate(zip(ways, (first, last), strict=True))
     )
     ends = float(first[0]), float(last[0])

@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -28,7 +29,8 @@ from ..emulation import Emulation, emulate
 from .layer_errors import undisturbed
 from .tensors import equal, floating, norm, spelt, wide
 
-OWN = ("model", "around", "rows")
+OWN = ("model", "around", "rows", "tensor_parallel", "rowwise")
+ROWWISE = ("*o_proj", "*out_proj", "*down_proj", "*c_proj", "*linear2", "*fc2", "*.down", "*.o", "*.wo", "*.w2")
 SETTINGS = tuple(inspect.signature(emulate).parameters)
 
 
@@ -40,7 +42,9 @@ class Way:
     ``model``: another model with layers of the same names, such as ``copy.deepcopy(model).half()``; None is the model
     that is explained. ``around``: makes a context manager that is open while layers compute in this way, such as
     ``lambda: torch.autocast("cpu", torch.bfloat16)``. ``rows``: layers without layers inside them are called with so
-    many rows of the batch at a time, but for recurrent ones, whose states have no rows first.
+    many rows of the batch at a time, but for recurrent ones, whose states have no rows first. ``tensor_parallel``:
+    linear layers whose path fits a pattern of ``rowwise`` (None: the usual names, :data:`ROWWISE`) compute as so many
+    ranks do: each a slice of k with its part of the bias, stored; then these are added in the order of the ranks.
 
     >>> Way(gpu="H100", inputs="bf16")
     Way(gpu='H100', inputs='bf16')
@@ -48,7 +52,8 @@ class Way:
 
     def __init__(
         self, *, model: nn.Module | None = None, around: Callable[[], AbstractContextManager[Any]] | None = None,
-        rows: int | None = None, **settings: Any,
+        rows: int | None = None, tensor_parallel: int | None = None, rowwise: Sequence[str] | None = None,
+        **settings: Any,
     ) -> None:  # fmt: skip
         for name in settings:
             if name not in SETTINGS:
@@ -61,6 +66,8 @@ class Way:
             settings["state"] = settings["state"].state_dict()  # as it is now; every run begins with it
         self.model, self.around, self.settings = model, around, settings
         self.rows = None if rows is None else integer("rows", rows, 1, 1 << 30)
+        ranks = None if tensor_parallel is None else integer("tensor_parallel", tensor_parallel, 1, 1 << 10)
+        self.tensor_parallel, self.rowwise = ranks, None if rowwise is None else tuple(rowwise)
         self.emulation()  # refuses what the GPU has no unit for
 
     def emulation(self) -> Emulation | None:
@@ -268,7 +275,10 @@ class Hybrid:
         module = self.whole.modules[side][path]
         node: nn.Module = object.__new__(type(module))
         node.__dict__ = {**module.__dict__, "_modules": children}
-        forward = node.forward
+        forward, way = node.forward, self.whole.ways[side]
+        rowwise = any(fnmatchcase(path, pattern) for pattern in way.rowwise or ROWWISE)
+        if way.tensor_parallel is not None and rowwise and isinstance(module, nn.Linear):
+            forward = functools.partial(_row_parallel, module, way.tensor_parallel)
 
         @functools.wraps(forward)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -366,6 +376,17 @@ class Hybrid:
             if not equal(x, y):
                 far = _far(x, y) if x.shape == y.shape else math.inf
                 self.apart[name] = max(self.apart.get(name, 0.0), far)
+
+
+def _row_parallel(layer: nn.Linear, ranks: int, x: Tensor) -> Tensor:
+    """What ranks give together that have a slice of k each."""
+    size = layer.in_features // ranks
+    if layer.in_features % ranks:
+        raise LabError(f"tensor_parallel={ranks} does not divide {layer.in_features}, a layer's inputs.")
+    bias = None if layer.bias is None else layer.bias / ranks
+    slices = zip(x.split(size, -1), layer.weight.split(size, 1), strict=True)
+    parts = [nn.functional.linear(k.contiguous(), weight.contiguous(), bias) for k, weight in slices]
+    return functools.reduce(torch.add, parts)
 
 
 def _has_rows(x: Any, n: int) -> bool:
