@@ -114,7 +114,7 @@ UNITS: list[tuple[Model, dict[str, Any], list[str]]] = [
     (get("T4", "int8"), {"saturate": True}, ["saturate"]),
     (get("H100", "fp16", "fp16"), {"rounding": "rtz", "overflow": "max"}, ["rounding", "saturation"]),
     (get("Ada", "e4m3"), {"kept_bits": 23}, ["kept_bits"]),
-    (get("MI210", "bf16"), {"subnormals": "kept"}, ["subnormals"]),
+    (get("MI210", "bf16"), {"subnormals": "kept"}, ["flush_inputs", "flush_results"]),
 ]
 
 
@@ -128,7 +128,10 @@ def test_units_of_every_algorithm_are_told(model: Model, fields: dict[str, Any],
 
     found = vectors.conform(vectors.function(f, model), operations.of_model(model, 2000, 1))
     assert names(found) == named
-    assert found.unexplained == 0
+    if model.kind == "pairwise":  # a scheme has no such unit's zeros and subnormals in every row
+        assert "subnormal operands taken for zeros is True; yours has False." in str(found)
+    else:
+        assert found.unexplained == 0
 
 
 def test_the_example_in_cpp_is_a_library(tmp_path: Path) -> None:

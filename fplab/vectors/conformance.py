@@ -80,7 +80,8 @@ class Fault:
         ours, theirs = (NO_STICKY if v in FAULTY else v if not isinstance(v, str) or v not in ROUNDING
                         else verbatim(ROUNDING[v]) for v in (self.ours, self.theirs))  # fmt: skip
         field = MEANING.get(self.name, verbatim(self.name))
-        return SENTENCES.get(self.name, OTHER).fill(ours=ours, theirs=theirs, field=field)
+        says = OTHER if self.name.startswith("flush") and self.ours else SENTENCES.get(self.name, OTHER)
+        return says.fill(ours=ours, theirs=theirs, field=field)
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,8 @@ class Diagnosis:
                 back = {n: getattr(own.scheme, n) for n in names}
                 self.add(Fault(name, ours, theirs), *(partial(_by_scheme, self.model, x) for x in (
                     own.scheme.changed(**change), found.scheme.changed(**back), found.scheme)))  # fmt: skip
-            answer: Answer = partial(_by_scheme, self.model, found.scheme.changed(flush_inputs=own.scheme.flush_inputs))
+            scheme = found.scheme.changed(flush_inputs=False) if flushes else found.scheme
+            answer: Answer = partial(_by_scheme, self.model, scheme)
             if flushes:
                 answer = self.add_flushing(answer)
         else:
@@ -354,7 +356,7 @@ class Diagnosis:
             )
             yield Fault(name, False, True), flushing[name], lambda x: np.where(given[name] != d, given[name], x)
         is_nan = ((d & magnitude) > inf) & ((self.theirs & magnitude) > inf)
-        if is_nan.any():
+        if (self.theirs[is_nan] != d[is_nan]).any():
             codes, counts = np.unique(self.theirs[is_nan], return_counts=True)
             code, own = codes[np.argmax(counts)], np.unique(d[is_nan])[0]
             size = 2 * self.theirs.itemsize
