@@ -273,6 +273,12 @@ def test_a_rank_that_dies_is_named(forks: bool, tmp_path: Path, monkeypatch: pyt
     assert text == "rank 1 died (SIGKILL); the other processes were ended. Nothing of this run is kept."
 
 
+def test_a_rank_that_dies_as_it_writes_its_number_hides_no_error(tmp_path: Path) -> None:
+    (tmp_path / "pid.1").touch()
+    died = [sys.executable, "-c", "print('ValueError: why'); raise SystemExit(1)"]
+    assert "why" in fails(died, tmp_path)
+
+
 FAILED = """  rank      : {0} (local_rank: {0})
   exitcode  : {1} (pid: 4711)
 """

@@ -150,7 +150,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _end_workers(folder: Path) -> None:
     """Kill the processes that wrote down their numbers and still run this folder's work, and see them gone."""
-    numbers = [int(path.read_text(encoding="utf-8")) for path in folder.glob("pid.*")]
+    written = [path.read_text(encoding="utf-8") for path in folder.glob("pid.*")]
+    numbers = [int(text) for text in written if text]  # empty where a rank died as it wrote
     for number in filter(lambda number: runs_here(number, folder), numbers):
         with contextlib.suppress(ProcessLookupError):
             os.kill(number, KILL)
