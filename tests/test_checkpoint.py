@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from fplab import checkpoint, cli, scaled
 from fplab.checkpoint import FileError, survey, tensors
 from fplab.checkpoint.report import KEPT, best
-from fplab.checkpoint.survey import shares
+from fplab.checkpoint.surveying import shares
 from fplab.formats import get
 from fplab.stored import STORED
 

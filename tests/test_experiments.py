@@ -88,8 +88,8 @@ def test_every_budget_and_their_sum_is_kept() -> None:
 
 def test_every_module_of_the_folder_is_an_experiment_or_the_frame() -> None:
     frame = {
-        "__init__", "chain_bounds", "figures", "findings", "frame", "long_products", "lost_updates", "outcomes",
-        "panels", "progress", "quantities", "recorder", "runner", "statistics", "table", "uptodate",
+        "__init__", "chain_bounds", "figures", "findings", "frame", "long_products", "lost_updates", "one_file",
+        "outcomes", "panels", "progress", "quantities", "recorder", "runner", "statistics", "table", "uptodate",
     }  # fmt: skip
     there = {path.stem for path in (SOURCE / "fplab" / "experiments").glob("[!_]*") if path.suffix in ("", ".py")}
     assert there - frame - {"__init__"} == set(experiments.NAMES)

@@ -13,10 +13,10 @@ from ..lazily import index
 __all__ = ["Comparison", "FileError", "Survey", "Tensor", "compare", "survey", "tensors"]
 
 if TYPE_CHECKING:
-    from .compare import Comparison, compare
+    from .comparison import Comparison, compare
     from .files import tensors
     from .report import Survey
-    from .survey import survey
+    from .surveying import survey
     from .tensor import FileError, Tensor
 
 index(__name__)

@@ -8,9 +8,9 @@ import os
 from ..errors import demand
 from ..storage import demand_writable
 from ..words import say
-from .compare import Comparison, compare
+from .comparison import Comparison, compare
 from .report import Survey
-from .survey import FORMATS, survey
+from .surveying import FORMATS, survey
 
 WRITTEN = say("In {folder}: {files}")
 

@@ -292,6 +292,7 @@ VALID: dict[str, tuple[Made, ...]] = {
     "nn.explain.b": (lambda: {"gpu": "A100"},),
     "nn.explain.output": (lambda: None,),
     "nn.explain.progress": (lambda: str,),
+    "nn.capture.out": (lambda: "dump",),
     "nn.survey.batch": (lambda: torch.ones(2, 4),),
     "nn.survey.loss": (lambda: lambda model, batch: model(batch).sum(),),
     "nn.survey.formats": (lambda: ["bf16"],),

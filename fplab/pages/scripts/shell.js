@@ -1,10 +1,14 @@
 // Widgets of a page without a kernel: each begins at the state that the page was made with, in the page's language.
 const WIDGETS = {};
 let language = document.documentElement.lang.slice(0, 2);
-const filled = (message, values = {}) => message.replace(/\{(\w+)[^}]*\}/g, (all, name) => {
-  const value = values[name];
-  return Array.isArray(value) ? say(...value) : value ?? all;
-});
+const betweenWide = /(?<=[\u2e80-\u9fff\uff00-\uffef]) (?=[\u2e80-\u9fff\uff00-\uffef])/g; // Chinese has no space there
+const filled = (message, values = {}) => {
+  const text = message.replace(/\{(\w+)[^}]*\}/g, (all, name) => {
+    const value = values[name];
+    return Array.isArray(value) ? say(...value) : value ?? all;
+  });
+  return language !== "en" && Object.keys(values).length ? text.replace(betweenWide, "") : text;
+};
 // A message by its English; a value that is a list is a message itself.
 const say = (message, values) => filled((language !== "en" && WORDS[message]) || message, values);
 const sayOf = (context, message) => (language !== "en" && WORDS[`${context}|${message}`]) || message;
