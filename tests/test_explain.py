@@ -380,6 +380,8 @@ def compiled_in_part():
         (lambda: explain(of(0), tokens(0), {}, {"tensor_parallel": 0}), "tensor_parallel=0 is not possible"),
         (lambda: explain(nn.Linear(5, 2), torch.ones(1, 5), {}, {"tensor_parallel": 2, "rowwise": ("",)}),
          "tensor_parallel=2 does not divide 5, a layer's inputs"),
+        (lambda: explain(of(0), tokens(0), {}, {"rowwise": "down"}), r"rowwise='down' is one name; pass .* such"),
+        (lambda: Way(rowwise=1), "rowwise=1"),
         (lambda: explain(of(0), tokens(0), {}, H100, most=0), "most=0 is not possible; allowed: 1 and more"),
         (lambda: explain(of(0), itself(), {}, H100), "batch holds itself"),
         (lambda: Way(model=3), r"model=int in a way; pass a torch\.nn\.Module"),

@@ -63,7 +63,7 @@ RARE = {
 SLOW = {"parallel.launch", "experiments.show", "pages.write"}
 SHARES = {"rare": 1 / 150, "slow": 1 / 25_000}
 # What is not called: it prints, or changes a notebook.
-CLOSED = {"course.start", "course.style", "course.Selector"}
+CLOSED = {"course.start", "course.style", "course.tell", "course.Selector"}
 MOST_SHOWN = 1_000_000  # characters of a result's representation, which may hold what was given
 MOST_SAID = 2_000  # characters of a refusal
 LIMIT = 60  # seconds after which a call counts as one that never ends

@@ -33,12 +33,7 @@ Instead = Callable[[int, Any, list[Any], dict[str, Any]], Any]  # operation's nu
 
 @quotes_call
 def capture(
-    model: nn.Module | None,
-    out: str | os.PathLike[str],
-    what: str = "rows",
-    *,
-    most: int = 1 << 28,
-    operations: int = 20_000,
+    model: nn.Module | None, out: str | Path, what: str = "rows", *, most: int = 1 << 28, operations: int = 20_000
 ) -> Capture:
     """Within the block write what torch computes into a folder, for :func:`fplab.nn.explain` to compare with another.
 

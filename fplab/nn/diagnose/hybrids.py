@@ -23,7 +23,7 @@ from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from ...errors import LabError, integer, unknown
+from ...errors import LabError, door, integer, unknown
 from ...words import Text
 from ..emulation import Emulation, emulate
 from .layer_errors import undisturbed
@@ -34,6 +34,7 @@ ROWWISE = ("*o_proj", "*out_proj", "*down_proj", "*c_proj", "*linear2", "*fc2", 
 SETTINGS = tuple(inspect.signature(emulate).parameters)
 
 
+@door
 class Way:
     """One of the two ways that :func:`explain` compares.
 
@@ -64,6 +65,8 @@ class Way:
             raise LabError(f"around={type(around).__name__}; pass a function that makes a context manager.")
         if isinstance(settings.get("state"), Emulation):
             settings["state"] = settings["state"].state_dict()  # as it is now; every run begins with it
+        if isinstance(rowwise, str):
+            raise LabError(f"rowwise={rowwise!r} is one name; pass names or patterns, such as ({rowwise!r},).")
         self.model, self.around, self.settings = model, around, settings
         self.rows = None if rows is None else integer("rows", rows, 1, 1 << 30)
         ranks = None if tensor_parallel is None else integer("tensor_parallel", tensor_parallel, 1, 1 << 10)
