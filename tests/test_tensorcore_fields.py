@@ -14,12 +14,12 @@ from tensorcore_cases import operand
 
 import fplab
 from fplab import LabError, uncompiled
-from fplab.formats import get as form
 from fplab.nn import device
 from fplab.nn.device import running
 from fplab.tensorcore import Model, Plan, accumulators, dot, get, limits, matmul, oracle, trace, units
 from fplab.tensorcore.models import KINDS, Status
 from fplab.tensorcore.units.block import FusedBlocks
+from fplab.vectors.mutants import changed
 
 pytestmark = pytest.mark.usefixtures("unoptimised")
 
@@ -55,18 +55,7 @@ def others(model: Model) -> Iterator[tuple[str, Model]]:
         for other in dict.fromkeys([*given[max(0, near - 1) : near + 2], given[len(given) // 3]]):
             if other == value or (name == "length" and model.kind == "grouped" and other % model.scale[1]):
                 continue
-            more: dict[str, Any] = {}
-            if name == "k":
-                other = min(other, 2 * model.length)
-            elif name == "length":
-                scaled = model.scale and model.kind == "block"
-                more = {"k": other, "scale": (model.scale[0], other)} if scaled else {"k": 2 * other}
-            elif name == "scale" and model.kind == "block":
-                more = {"k": model.length}
-            elif name == "output":
-                more = {"a": other, "b": other} if model.kind == "fma" else {"rounding": "rne"}
-                more["kept_bits"] = form(other).fraction_bits
-            yield name, dataclasses.replace(model, **{name: other}, **more)
+            yield name, changed(model, name, other)
 
 
 def rows(model: Model, k: int, rng: np.random.Generator) -> Rows:
