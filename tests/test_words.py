@@ -1,5 +1,6 @@
 """Messages and their catalogues: compiled as they are, asked for by the source, the numbers carried over."""
 
+import datetime
 import os
 import re
 import shutil
@@ -52,6 +53,22 @@ def test_a_stale_catalogue_is_found_and_compiling_mends_it(tmp_path, monkeypatch
     assert "zh: '{n} made up' has no ['m']" in problems
     assert any("nothing says" in problem for problem in problems)
     assert ("here.py:2", "it waits") in list(catalogues.missing("zh"))
+
+
+def test_a_catalogue_compiles_to_the_same_bytes_at_any_time(tmp_path, monkeypatch):
+    """Two builds of one source, a minute apart."""
+    shutil.copy(catalogues.FOLDER / "zh.po", tmp_path)
+    read, compiled = catalogues.read, []
+    for year in (1999, 2026):
+
+        def at(source: Path, year: int = year):
+            catalog = read(source)
+            catalog.creation_date = datetime.datetime(year, 1, 1, tzinfo=datetime.UTC)
+            return catalog
+
+        monkeypatch.setattr(catalogues, "read", at)
+        compiled.append(catalogues.compile_one(tmp_path / "zh.po").read_bytes())
+    assert compiled[0] == compiled[1]
 
 
 def test_a_message_is_filled_in_the_language_that_is_chosen():

@@ -1,6 +1,7 @@
 """Catalogues as files: collecting messages from the source, compiling, and what is wrong with them; needs Babel."""
 
 import ast
+import datetime
 import functools
 import hashlib
 import io
@@ -36,8 +37,11 @@ def languages() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.po"))
 
 
+EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
+
+
 def compile_all() -> list[Path]:
-    """Write every ``.mo`` anew; returns the files."""
+    """Write every ``.mo`` that is not as its source says; returns the files."""
     return [compile_one(path) for path in sorted(FOLDER.glob("*.po"))]
 
 
@@ -48,10 +52,13 @@ def compile_one(source: Path) -> Path:
     catalog = read(source)
     catalog.header_comment = ""
     catalog.fuzzy = False
+    catalog.creation_date = EPOCH  # Babel's is the minute of compiling: two builds of one source would differ
     out = io.BytesIO()
     write_mo(out, catalog)
     path = source.with_suffix(".mo")
-    path.write_bytes(out.getvalue() + f"\n{DIGEST}: {digest(source)}\n".encode())  # what lies behind the tables is free
+    content = out.getvalue() + f"\n{DIGEST}: {digest(source)}\n".encode()  # what lies behind the tables is free
+    if not path.exists() or path.read_bytes() != content:  # another build may be reading it
+        path.write_bytes(content)
     return path
 
 
