@@ -70,10 +70,11 @@ def rest(p: Params) -> tuple[float, tuple[float, ...]]:
 def explanation(p: Params) -> Any:
     """Why the first network's rollouts in BF16 and FP8 differ."""
     from ..nn import explain
+    from ..nn.diagnose.rollout import log_probabilities
 
-    model, batch = trained(p, 0)
+    model, texts = trained(p, 0)
     ways = {"gpu": GPU, "inputs": "bf16"}, {"gpu": GPU, "recipe": fp8()}
-    return explain(copy.deepcopy(model).bfloat16().float(), batch, *ways, log_probabilities, progress=str)
+    return explain(copy.deepcopy(model).bfloat16().float(), texts, *ways, log_probabilities, progress=str)
 
 
 @E.cache
@@ -86,7 +87,8 @@ def trained(p: Params, seed: int) -> tuple[Any, Any]:
     task = characters(width=p.width, layers=p.layers, context=32, batch=p.rows)
     model = task.model(seed)
     descend(task, model, torch.optim.Adam(model.parameters(), 2e-3), seed, p.steps)
-    return model.eval(), next(iter(task.batches(seed + 100, 1)))
+    texts, following = next(iter(task.batches(seed + 100, 1)))
+    return model.eval(), torch.cat([texts, following[:, -1:]], 1)
 
 
 @E.cache
@@ -100,16 +102,12 @@ def computed(p: Params, seed: int, dtype: str, fused: bool, **settings: Any) -> 
     import torch
 
     from ..nn import emulate
+    from ..nn.diagnose.rollout import log_probabilities
 
-    model, batch = trained(p, seed)
+    model, texts = trained(p, seed)
     model = copy.deepcopy(model).to({"bf16": torch.bfloat16, "fp16": torch.float16}[dtype])
     with torch.no_grad(), emulate(GPU, **settings):
-        return log_probabilities(model.float() if fused else model, batch).double()
-
-
-def log_probabilities(model: Any, batch: Any) -> Any:
-    """Of each next character of the texts, (rows, 32, 1), from the logits in FP32."""
-    return model(batch[0]).float().log_softmax(-1).gather(-1, batch[1][..., None])
+        return log_probabilities(model.float() if fused else model, texts).double()
 
 
 def fp8() -> Any:

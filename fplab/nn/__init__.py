@@ -10,7 +10,7 @@ from ..lazily import index
 __all__ = [
     "FakeQuantize", "Int4Linear", "Int8Linear", "LearnedStep", "Quantization", "Recipe", "Way", "autocast",
     "capture", "conversion", "emulate", "explain", "fake_quantize", "fake_quantized", "formats", "int4_linears",
-    "int8_linears", "observe", "quantize", "shadow", "survey", "watch",
+    "int8_linears", "observe", "quantize", "rollout_gap", "shadow", "survey", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .diagnose.dumps import capture
     from .diagnose.explain import explain
     from .diagnose.hybrids import Way
+    from .diagnose.rollout import rollout_gap
     from .diagnose.shadow import shadow
     from .diagnose.survey import survey
     from .diagnose.watch import watch
