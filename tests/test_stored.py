@@ -86,7 +86,7 @@ def samples() -> dict[str, np.ndarray]:
     return {
         "normal": normal * f32(0.02), "heavy": rng.standard_t(2, normal.shape).astype(f32), "outliers": outliers,
         "sparse": sparse, "integers": steps, "sizes": sizes, "below powers": powers, "uneven": uneven,
-        "positive": np.abs(normal),
+        "positive": np.abs(normal), "negative zero": np.full((1, 256), f32(-0.0)),
         "negative": -np.abs(normal), "zero": np.zeros((4, 256), f32), "one": np.eye(4, 256, dtype=f32),
         "tiny": normal[:64] * f32(1e-12), "subnormal": normal[:64] * f32(1e-38),
         "least": normal[:64] * f32(1e-42), "same": np.full((4, 256), f32(0.7)),

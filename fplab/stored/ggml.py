@@ -65,8 +65,8 @@ def inverse(d: Array) -> Array:
 
 
 def largest(x: Array) -> Array:
-    """The first element of largest magnitude in each row, (n, 1), with its sign."""
-    return np.take_along_axis(x, np.abs(x).argmax(axis=1)[:, None], axis=1)
+    """The first element of largest magnitude in each row, (n, 1), with its sign; of zeros +0, as C begins with it."""
+    return np.take_along_axis(x, np.abs(x).argmax(axis=1)[:, None], axis=1) + f32(0)
 
 
 def symmetric(x: Array, bits: int) -> Array:
