@@ -9,10 +9,13 @@ from answers_here import cases_of
 
 import fplab
 from fplab import codebooks, exact, integers, tensorcore
+from fplab.checkpoint.measure import About, Loss, _channels
+from fplab.checkpoint.report import best
 from fplab.exercises import exercise
 from fplab.exercises.shown import code_of
 from fplab.memory import activations, pipeline, sharding
 from fplab.parallel import collectives, schedules
+from fplab.stored import STORED
 from fplab.training.scalers import amax, machine
 
 
@@ -53,6 +56,9 @@ OTHERS = {
     "tree_reduce": lambda xs: _on_rank_0(xs),
     "scatter_owner": lambda ranks, chunk: collectives.reduce_scatter(ranks).owners[chunk][0],
     "gathered_piece": lambda ranks, rank, step: _sent(ranks, rank, step),
+    "outlier_channel": lambda w: next(iter(_channels(np.abs(np.float32(w)).max(axis=0)).worst), -1),
+    "mixture": lambda sizes, errors, budget: _mixed(sizes, errors, budget),
+    "q4_0": lambda xs: STORED["q4_0"].encode(np.float32(xs)),
     "all_reduce_bytes": lambda ranks, n, width: max(collectives.all_reduce(ranks).sent(n)) * width,
 }
 
@@ -107,6 +113,15 @@ def _sent(ranks, rank, step):
     steps = collectives.all_gather(ranks).steps
     (chunk,) = (m.chunk for m in steps[step] if m.source == rank) if steps else (1,)
     return (chunk - 1) % ranks
+
+
+def _mixed(sizes, errors, budget):
+    """What the survey of a file takes, whose tensors are kept in 8 bits or lose something in 4."""
+    total, blank = sum(sizes), [0.0] * 5
+    tensors = [About(str(i), "", "int8", (1, n), 1, n, n, 8.0) for i, n in enumerate(sizes)]
+    pairs = enumerate(zip(sizes, errors, strict=True))
+    losses = [Loss(str(i), "int4", 4.0, (e / n) ** 0.5, *blank) for i, (n, e) in pairs]
+    return round(best(tensors, losses, 4 + 4 * budget / total, None).error ** 2 * total)
 
 
 @pytest.mark.parametrize("name", OTHERS)

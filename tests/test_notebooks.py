@@ -51,7 +51,7 @@ def is_answer(cell) -> bool:
 
 def test_the_chapters_are_all_there():
     numbers = [int(path.stem[:2]) for path in CHAPTERS]
-    assert numbers == list(range(15))
+    assert numbers == list(range(16))
     assert (FOLDER / "claims.ipynb").exists()
 
 

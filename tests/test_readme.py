@@ -81,7 +81,7 @@ def test_the_numbers_of_the_course_are_true():
     exercises, widgets = len(fplab.exercises.names()), len(fplab.widgets.NAMES)
     assert f"{widgets} widgets, {exercises} exercises" in TEXT
     assert f"{widgets} 个组件、{exercises} 道习题" in TEXT
-    assert len(list((ROOT / "notebooks").glob("[0-9]*.ipynb"))) == 15
+    assert len(list((ROOT / "notebooks").glob("[0-9]*.ipynb"))) == 16
 
 
 def test_the_version_is_said_alike_everywhere():

@@ -13,7 +13,7 @@ import numpy as np
 from ..columns import REPORT, folded, grid
 from ..nn.diagnose.format_assignment import optimal
 from ..nn.reporting import Report, rendered
-from ..words import Message, Text, joined, say
+from ..words import LIST, Message, Text, joined, say
 from .measure import About, Loss
 
 KEPT = "kept"  # the choice of leaving a tensor as it is stored
@@ -100,12 +100,12 @@ class Survey(Report):
         able = [about for about in self.tensors if about.tensor in measured]
         worst = [about.tensor for about in [one for one in able if len(one.shape) > 1] or able][:3]
         if worst:
-            sentences.append(WORST.fill(names=", ".join(worst)))
+            sentences.append(WORST.fill(names=joined(worst, LIST)))
         sentences += self._remarks(measured)
         if self.mixture is not None:
             taken = list(self.mixture.assignment.values())
             counts = [(c, taken.count(c)) for c in dict.fromkeys(taken)]
-            mixed = ", ".join(str(MIXED.fill(choice=_named(c), n=n, s="s" * (n > 1))) for c, n in counts)
+            mixed = joined([MIXED.fill(choice=_named(c), n=n, s="s" * (n > 1)) for c, n in counts], LIST)
             budget = LEAST_BITS.fill(budget=self.error) if self.bits is None else LEAST_ERROR.fill(budget=self.bits)
             proof = WITHIN.fill(gap=self.mixture.gap) if self.mixture.gap > 1e-6 else budget
             take = TAKE.fill(bits=self.mixture.bits, error=self.mixture.error)
@@ -126,11 +126,11 @@ class Survey(Report):
         far = [about for about in self.tensors if about.input_channels.outliers and len(about.shape) > 1]
         far.sort(key=lambda about: -about.input_channels.ratio)
         names = [
-            str(CHANNEL.fill(name=one.tensor, channel=one.input_channels.worst[0], ratio=one.input_channels.ratio))
+            CHANNEL.fill(name=one.tensor, channel=one.input_channels.worst[0], ratio=one.input_channels.ratio)
             for one in far[:3]
         ]
         if names:
-            yield OUTLIERS.fill(names=", ".join(names))
+            yield OUTLIERS.fill(names=joined(names, LIST))
 
     def paragraphs(self) -> Iterator[list[str]]:
         """The verdict, and a table of the worst tensors."""

@@ -382,9 +382,11 @@ class Lists(Kind):
         return tuple(self.item.key(v) for v in value)
 
     def show(self, value: tuple[Any, ...]) -> Many:
-        """An element a line; long lists are shortened, runs counted."""
+        """An element a line, and of a list of lists a row; long lists are shortened, runs counted."""
         if not value:
             return (Shown("[]"),)
+        if isinstance(self.item, Lists):
+            return tuple(Shown(f"[{', '.join(self.item.item.show(v)[0].text for v in row)}]") for row in value)
         lines = []
         for item, count in islice(runs(value, self.item), 18):
             first = self.item.show(item)[0]

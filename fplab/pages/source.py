@@ -27,7 +27,7 @@ SURPRISE = say(
     "Add 0.1 to itself 4,096 times in FP16, and the sum is **{total:g}**, not {right:.1f}: from 256 on it stands still."
 )
 TRY = say("A number, bit by bit. Toggle a bit, type a value, step to the neighbours:")
-LEARN = (say("Learn"), say("Fifteen chapters, from one bit to a training run, with things to move and exercises."))
+LEARN = (say("Learn"), say("Sixteen chapters, from one bit to a training run, with things to move and exercises."))
 DOORS = (
     (say("Debug my model"), say("Which layers stand FP8, where an error is born, why two runs differ."),
      "cookbook/own_model.html"),
