@@ -104,7 +104,7 @@ def decode(code: int, fmt: FormatLike) -> Exact:
     code = integer("code", code, 0, (1 << fmt.bits) - 1, f", the codes of {fmt.name}")
     negative = bool(code & fmt.sign_mask)
     magnitude = code & ~fmt.sign_mask
-    if fmt.specials is Specials.NEGATIVE_ZERO and code == fmt.nan_code:
+    if fmt.specials in (Specials.NEGATIVE_ZERO, Specials.SINGLE) and code == fmt.nan_code:
         return Exact(negative, kind="nan")
     if magnitude <= fmt.max_code:
         return Exact(negative, magnitude_of(magnitude, fmt))
@@ -142,8 +142,9 @@ def _floor(x: Fraction, fmt: Format) -> tuple[int, int, int]:
 
 
 def significand_is_odd(code: int, fmt: Format) -> bool:
-    """The last digit of the significand. With one digit it is always 1, so that ties go up (IEEE 754-2019, 4.3.1)."""
-    if fmt.fraction_bits == 0:
+    """The last digit of the significand. With one digit it is always 1, so that ties go up (IEEE 754-2019, 4.3.1);
+    P3109 asks the code instead."""
+    if fmt.fraction_bits == 0 and not fmt.ties_by_code:
         return code > 0 or not fmt.zero
     return code % 2 == 1
 

@@ -1,6 +1,6 @@
 """Number formats and overflow policies as frozen records; roundings are :mod:`fplab.roundings`.
 
-A :class:`Format` is nine fields; everything else about it is derived, and named as in :class:`numpy.finfo`.
+A :class:`Format` is ten fields; everything else about it is derived, and named as in :class:`numpy.finfo`.
 A new format is one record and no new code::
 
     >>> from fplab.formats import Format, get
@@ -16,6 +16,7 @@ codes, and that is how both the oracle (:mod:`fplab.exact`) and the kernels (:mo
 
 import enum
 import math
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,14 +24,14 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
-from .errors import LabError, door, own_integer, summary, unknown
+from .errors import LabError, door, integer, own_integer, summary, unknown
 from .lazily import index
 from .roundings import Rounding as Rounding
 from .roundings import rounding as rounding
 
 __all__ = [
     "NAMES", "TABLE", "Dtype", "Format", "FormatLike", "FormatName", "Overflow", "Rounding", "Specials", "get",
-    "overflow", "rounding", "spelt",
+    "overflow", "p3109", "rounding", "spelt",
 ]  # fmt: skip
 
 index(__name__)
@@ -43,6 +44,7 @@ class Specials(enum.Enum):
     LAST = "last"  # only the all-ones magnitude is NaN, no infinity (OCP E4M3, E8M0)
     NEGATIVE_ZERO = "negative_zero"  # the code of -0 is the one NaN, so there is no -0 and no infinity (FNUZ)
     NONE = "none"  # every code is a number (FP6, FP4)
+    SINGLE = "single"  # one infinity of each sign, and one NaN: the code of -0, or the last of an unsigned one (P3109)
 
 
 class Overflow(enum.Enum):
@@ -62,6 +64,7 @@ class Format:
     ``bias``: None means the IEEE bias ``2**(exponent_bits-1) - 1``. ``signed``: whether there is a sign bit.
     ``zero``: whether exponent field 0 holds zero and the subnormals; without it (E8M0) it is one more binade.
     ``specials``: which codes are infinities and NaNs. ``aliases``: other names. ``source``: where it is defined.
+    ``ties_by_code``: with ``fraction_bits=0`` ties to even go to the even code (P3109), else up (IEEE 754-2019, 4.3.1).
 
     Raises :class:`LabError` for a format that is impossible or whose values do not all fit a float64.
     """
@@ -75,20 +78,21 @@ class Format:
     specials: Specials = Specials.IEEE
     aliases: tuple[str, ...] = ()
     source: str = ""
+    ties_by_code: bool = False
 
     def __post_init__(self) -> None:
         try:
             self._settle()
         except LabError as error:
-            bits = f"exponent_bits={summary(self.exponent_bits)}, fraction_bits={summary(self.fraction_bits)}"
-            widths = f"{summary(self.name)}, {bits}"
+            fields = f"exponent_bits={summary(self.exponent_bits)}, fraction_bits={summary(self.fraction_bits)}"
+            widths = f"{summary(self.name)}, {fields}"
             raise LabError(f"fplab.Format({widths}, ...): {error}") from None
 
     def _settle(self) -> None:
         """Check every field and fill in the bias."""
         if not isinstance(self.name, str) or not self.name:
             raise LabError(f"name={self.name!r} is not a name.")
-        for field in ("signed", "zero"):
+        for field in ("signed", "zero", "ties_by_code"):
             if not isinstance(getattr(self, field), bool):
                 raise LabError(f"{field}={getattr(self, field)!r} is neither True nor False.")
         own_integer(self, "exponent_bits", 1, 11, " (float64, which carries the values, has 11)")
@@ -104,6 +108,8 @@ class Format:
             )
         if self.specials is Specials.NEGATIVE_ZERO and not (self.signed and self.zero):
             raise LabError("specials=NEGATIVE_ZERO needs a sign and a zero: its NaN is the code of -0.")
+        if self.specials is Specials.SINGLE and not self.zero:
+            raise LabError("specials=SINGLE needs a zero; without one use specials=Specials.LAST or NONE.")
         if not self.zero and self.fraction_bits and self.specials is Specials.IEEE:
             raise LabError("zero=False with IEEE specials is not supported; use specials=Specials.LAST or NONE.")
         if self.max_code < (1 << self.fraction_bits if self.zero else 0):
@@ -151,13 +157,15 @@ class Format:
                 return top - (1 << self.fraction_bits) - 1
             case Specials.LAST:
                 return top - 2
+            case Specials.SINGLE:
+                return top - 2 if self.signed else top - 3
             case _:
                 return top - 1
 
     @cached_property
     def inf_code(self) -> int | None:
         """Code of +infinity, or None."""
-        return self.max_code + 1 if self.specials is Specials.IEEE else None
+        return self.max_code + 1 if self.specials in (Specials.IEEE, Specials.SINGLE) else None
 
     @cached_property
     def nan_code(self) -> int | None:
@@ -168,7 +176,9 @@ class Format:
             case Specials.LAST:
                 return self.max_code + 1
             case Specials.NEGATIVE_ZERO:
-                return 1 << (self.bits - 1)
+                return self.sign_mask
+            case Specials.SINGLE:
+                return self.sign_mask or self.max_code + 2
             case _:
                 return None
 
@@ -190,7 +200,7 @@ class Format:
     @property
     def has_negative_zero(self) -> bool:
         """Whether the format has a code for -0."""
-        return self.signed and self.zero and self.specials is not Specials.NEGATIVE_ZERO
+        return self.signed and self.zero and self.specials not in (Specials.NEGATIVE_ZERO, Specials.SINGLE)
 
     # --- the numbers, named as in numpy.finfo -----------------------------------------------------------------
 
@@ -285,7 +295,7 @@ class Format:
     def finite_codes(self) -> int:
         """How many codes are finite numbers, both zeros counted."""
         positive = self.max_code + 1
-        return positive * 2 - int(self.specials is Specials.NEGATIVE_ZERO) if self.signed else positive
+        return positive * 2 - int(self.zero and not self.has_negative_zero) if self.signed else positive
 
     @cached_property
     def distinct_values(self) -> int:
@@ -338,6 +348,28 @@ TABLE: tuple[Format, ...] = (
 NAMES: tuple[str, ...] = tuple(f.name for f in TABLE)
 """Their names."""
 _BY_NAME = {name: f for f in TABLE for name in (f.name, *f.aliases)}
+_P3109 = re.compile(r"binary(\d{1,2})p(\d{1,2})([su]?)([ef]?)")
+
+
+@door
+def p3109(bits: int, precision: int, signed: bool = True, infinite: bool = True) -> Format:
+    """A format of IEEE P3109: ``bits`` wide (3 to 15), significands of ``precision`` bits, the implicit one counted.
+
+    ``signed``: without it there are no negative numbers and ``precision`` may be ``bits``. ``infinite``: with
+    infinities ("extended"), else without ("finite"). :func:`get` takes the name: "binary8p3se" is signed and extended,
+    "binary8p3uf" unsigned and finite, "binary8p3" the first. :class:`LabError` for more than 11 exponent bits: float64
+    carries the values. Source: IEEE P3109 interim report, arithmetic formats for machine learning.
+
+    >>> p3109(8, 3).max, get("binary8p3uf").max
+    (49152.0, 3221225472.0)
+    """
+    bits = integer("bits", bits, 3, 15, ", the widths of P3109")
+    precision = integer("precision", precision, 1, bits - signed, f", what {bits} bits allow")
+    name = f"binary{bits}p{precision}{'s' if signed else 'u'}{'e' if infinite else 'f'}"
+    specials = Specials.SINGLE if infinite else Specials.NEGATIVE_ZERO if signed else Specials.LAST
+    exponent_bits = bits - precision + (not signed)
+    return Format(name, exponent_bits, precision - 1, 2 ** (exponent_bits - 1), signed, specials=specials,
+                  source="IEEE P3109 interim report", ties_by_code=True)  # fmt: skip
 
 
 class _ByName(type(Protocol)):  # type: ignore[misc]  # the metaclass of protocols, whatever its name
@@ -414,7 +446,11 @@ def named(fmt: FormatLike) -> Format:
     if isinstance(fmt, Format):
         return fmt
     name = fmt if isinstance(fmt, str) else dtype_name(fmt)
-    record = None if name is None else _BY_NAME.get(name.strip().lower())
+    name = name and name.strip().lower()
+    record = _BY_NAME.get(name) if name else None
+    if record is None and name and (given := _P3109.fullmatch(name)):
+        bits, precision, sign, domain = given.groups()
+        return p3109(int(bits), int(precision), sign != "u", domain != "f")
     if record is None:
         raise unknown("format", fmt, NAMES, aliases=_BY_NAME, called=name)
     return record

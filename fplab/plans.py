@@ -21,8 +21,9 @@ RANDOM = {kernel.MODES.get(mode.value) for mode in Rounding if mode.random}
 SPECIALS = {
     Specials.IEEE: kernel.IEEE,
     Specials.LAST: kernel.LAST,
-    Specials.NEGATIVE_ZERO: kernel.NEGATIVE_ZERO,
     Specials.NONE: kernel.NONE,
+    Specials.NEGATIVE_ZERO: kernel.NEGATIVE_ZERO,
+    Specials.SINGLE: kernel.SINGLE,
 }
 INFINITY_BITS, NAN_BITS = 0x7F800000, 0x7FC00000
 
@@ -33,7 +34,8 @@ Fast = tuple[Any, fast32.Narrow | fast32.Wide]
 def layout(fmt: Format) -> Layout:
     """A format as the general kernels see it."""
     sign_shift = fmt.bits - 1 if fmt.signed else -1
-    return Layout(fmt.fraction_bits, fmt.emin, int(fmt.zero), fmt.max_code, sign_shift, SPECIALS[fmt.specials])
+    specials, by_code = SPECIALS[fmt.specials], int(fmt.ties_by_code)
+    return Layout(fmt.fraction_bits, fmt.emin, int(fmt.zero), fmt.max_code, sign_shift, specials, by_code)
 
 
 def carrier(dtype: Any) -> Format:
@@ -100,7 +102,7 @@ def fast(fmt: Format, opt: Options) -> Fast | None:
     p = fmt.significand_bits
     if opt.mode not in fast32.NARROW:
         return None  # a rounding without loops of its own
-    if opt.daz or opt.ftz or not fmt.signed or not fmt.zero or fmt.specials is Specials.NEGATIVE_ZERO:
+    if opt.daz or opt.ftz or not fmt.has_negative_zero or fmt.ties_by_code:
         return None
     largest = _bits(fmt.max) if fmt.fits_float32 else 0
     over = (INFINITY_BITS, largest, NAN_BITS)[opt.overflow]

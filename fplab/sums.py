@@ -26,7 +26,7 @@ import numpy as np
 from . import floats, uncompiled
 from .arrays import Values, broadcast, values
 from .errors import LabError, integer, quotes_call, unknown
-from .formats import TABLE, Format, FormatLike, Overflow, Rounding, Specials, get
+from .formats import TABLE, Format, FormatLike, Overflow, Rounding, get
 from .kernels import kulisch
 from .kernels import sums as loops
 from .kernels.rounding import NO_NAN, RNE, Options
@@ -282,7 +282,7 @@ def _target(job: Job, products: bool) -> loops.Target | None:
     acc, source, opt, plan = job.acc, job.source, job.options, job.plan
     if plan is None or opt.mode != RNE or opt.daz or opt.ftz:
         return None
-    plain = acc.signed and acc.zero and acc.specials is not Specials.NEGATIVE_ZERO
+    plain = acc.has_negative_zero and not acc.ties_by_code
     if not (plain and acc.significand_bits <= 24 and acc.fits_float32 and source.fits_float32):
         return None
     if source.has_nan and not acc.has_nan:

@@ -122,7 +122,7 @@ def _operand(code: int, src: Format, fmt: Format, to_fmt: Options, daz: int) -> 
     An infinity is an operand like others, to which no overflow policy applies; a signalling NaN goes on signalling.
     """
     x, lost = exact.decode(code, src), 0
-    infinite = x.kind == "inf" and fmt.specials is Specials.IEEE
+    infinite = x.kind == "inf" and fmt.has_infinity
     if not infinite and (x.kind != "snan" or fmt.specials is Specials.NONE):
         narrow, flags = _code_of(x, fmt, to_fmt)
         x, lost = exact.decode(narrow, fmt), flags & NO_NAN

@@ -19,7 +19,7 @@ FLUSHES: tuple[bool | str, ...] = (True, False, "flush_inputs", "flush_outputs")
 
 # Records nobody ships: each stands for a corner of the format space.
 CUSTOM = (
-    Format("p3109_k8p3", 5, 2, 16, specials=Specials.NEGATIVE_ZERO, source="IEEE P3109 finite domain"),
+    *map(get, ("binary8p3sf", "binary8p3se", "binary8p1se", "binary6p4ue", "binary6p1ue", "binary7p1uf")),
     Format("unsigned_e5m3", 5, 3, signed=False),
     Format("unsigned_e4m2_no_zero", 4, 2, 7, signed=False, zero=False, specials=Specials.LAST),
     Format("signed_no_zero", 3, 2, 3, zero=False, specials=Specials.NONE),

@@ -94,7 +94,8 @@ def test_the_text_of_an_error(call, text):
      ({"exponent_bits": 1, "fraction_bits": 3}, "leaves no normal number"),
      ({"exponent_bits": 11, "fraction_bits": 52, "bias": 1100}, "do not fit float64, which carries them"),
      ({"exponent_bits": 5, "fraction_bits": 2, "specials": "ieee"}, "unknown specials 'ieee'. Allowed: Specials.IEEE"),
-     ({"exponent_bits": 4, "fraction_bits": 3, "signed": False, "specials": Specials.NEGATIVE_ZERO}, "needs a sign")],
+     ({"exponent_bits": 4, "fraction_bits": 3, "signed": False, "specials": Specials.NEGATIVE_ZERO}, "needs a sign"),
+     ({"exponent_bits": 4, "fraction_bits": 3, "zero": False, "specials": Specials.SINGLE}, "SINGLE needs a zero")],
 )  # fmt: skip
 def test_an_impossible_format_is_refused(fields, text):
     refuses(lambda: Format("mine", **fields), re.escape(text))

@@ -281,6 +281,8 @@ def one(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
         (lambda: SGD(one(), update="kahn"),
          "unknown update 'kahn'. Allowed: nearest, stochastic, kahan, master. Did you mean 'kahan'?"),
         (lambda: SGD(one(), weights="e8m0"), "e8m0 cannot hold weights or states: it has no sign or no zero."),
+        (lambda: SGD(one(), weights="binary8p1se"),
+         "binary8p1se cannot hold weights or states: it rounds ties of one bit by code."),
         (lambda: SGD(one(), weights="fp64"),
          "fp64 cannot hold weights or states: it does not fit float32, in which values travel."),
         (lambda: Adam(one(), states={"velocity": "bf16"}),

@@ -74,7 +74,7 @@ GFLOAT = {
     "e3m2": gfloat_formats.format_info_ocp_e3m2,
     "e2m3": gfloat_formats.format_info_ocp_e2m3,
     "e2m1": gfloat_formats.format_info_ocp_e2m1,
-    "p3109_k8p3": gfloat_formats.format_info_p3109(8, 3, domain=gfloat.Domain.Finite),
+    "binary8p3sf": gfloat_formats.format_info_p3109(8, 3, domain=gfloat.Domain.Finite),
 }
 GFLOAT_MODES = {
     "rtz": gfloat.RoundMode.TowardZero,

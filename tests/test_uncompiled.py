@@ -17,7 +17,7 @@ from fplab.sums import ORDERS, RUNNING
 from fplab.tensorcore import Model, dot, matmul, products, vectors
 
 ARITHMETIC = [f for f in EVERY if f.bits <= 32 and f.significand_bits <= 31]
-SUMMED = ("bf16", "fp16", "e4m3", "e5m2", "e3m2", "fp32", "e8m0", "p3109_k8p3")
+SUMMED = ("bf16", "fp16", "e4m3", "e5m2", "e3m2", "fp32", "e8m0", "binary8p3sf", "binary8p3se", "binary6p1ue")
 
 
 @pytest.fixture

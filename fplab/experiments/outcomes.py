@@ -213,7 +213,7 @@ Test: TypeAlias = Callable[[Any], Outcome | Iterable[Part]]
 def is_nan_code(codes: np.ndarray, fmt: str) -> np.ndarray:
     """Which codes (uint64) are NaN."""
     form = get(fmt)
-    if form.specials.name == "NEGATIVE_ZERO":
+    if form.nan_codes == 1:
         return np.asarray(codes == np.uint64(form.nan_code or 0))
     magnitude = codes & np.uint64((1 << form.bits) - 1 - form.sign_mask)
     return np.asarray(magnitude > np.uint64(form.max_code if form.inf_code is None else form.inf_code))

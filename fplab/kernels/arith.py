@@ -21,6 +21,7 @@ from .rounding import (
     QNAN,
     QUIET,
     RTN,
+    SINGLE,
     SNAN,
     U0,
     U1,
@@ -252,7 +253,8 @@ def _operand(code, src, fmt, to_fmt, daz):
     """A carrier's code rounded to an operand of ``fmt`` (a no-op where it is one), unpacked; whether NaN was lost."""
     kind, negative, m, e, payload = unpack(code, src)
     lost = 0
-    infinity = kind == INF and fmt.specials == IEEE  # an operand like others, to which no overflow policy applies
+    # An infinity is an operand like others, to which no overflow policy applies.
+    infinity = kind == INF and (fmt.specials == IEEE or fmt.specials == SINGLE)
     if not infinity and (kind != SNAN or fmt.specials == NONE):
         narrow, flags = pack(kind, negative, m, e, False, payload, fmt, to_fmt, False, U0)
         lost = flags & NO_NAN  # the flags of an operation are its own, not those of rounding its operands

@@ -21,7 +21,7 @@ RNE, RNA, RTZ, RTP, RTN, ODD, STOCHASTIC = MODES.values()
 COUNT = len(MODES)
 TO_INF, TO_MAX, TO_NAN = range(3)
 NAN_ERROR, NAN_ZERO, NAN_MAX = range(3)
-IEEE, LAST, NEGATIVE_ZERO, NONE = range(4)
+IEEE, LAST, NONE, NEGATIVE_ZERO, SINGLE = range(5)  # the last two have no -0
 
 U0, U1, U63, U64 = np.uint64(0), np.uint64(1), np.uint64(63), np.uint64(64)
 QUIET = np.uint64(1 << 63)
@@ -36,6 +36,7 @@ class Layout(NamedTuple):
     max_code: int
     sign_shift: int  # position of the sign bit, -1 in an unsigned format
     specials: int
+    ties_by_code: int  # in a format without a fraction: 1 where ties go to the even code
 
 
 class Options(NamedTuple):
@@ -72,13 +73,13 @@ def unpack(code, fmt):
     if fmt.sign_shift >= 0:
         negative = ((code >> np.uint64(fmt.sign_shift)) & U1) != U0
         magnitude = code & ((U1 << np.uint64(fmt.sign_shift)) - U1)
-    if fmt.specials == NEGATIVE_ZERO and negative and magnitude == U0:
+    if fmt.specials >= NEGATIVE_ZERO and negative and magnitude == U0:
         return QNAN, True, U0, np.int64(0), QUIET
     if magnitude > np.uint64(fmt.max_code):
-        if fmt.specials == LAST:
-            return QNAN, negative, U0, np.int64(0), QUIET
-        if magnitude == np.uint64(fmt.max_code) + U1:
+        if fmt.specials != LAST and magnitude == np.uint64(fmt.max_code) + U1:
             return INF, negative, U0, np.int64(0), U0
+        if fmt.specials != IEEE:
+            return QNAN, negative, U0, np.int64(0), QUIET
         payload = magnitude << (U64 - nm)
         return (QNAN if payload & QUIET else SNAN), negative, U0, np.int64(0), payload
     field = magnitude >> nm
@@ -156,11 +157,11 @@ def round_magnitude(m, e, sticky, negative, fmt, mode, ftz, want_flags, word):
         tiny = _is_tiny(m, e, exponent, sticky, negative, fmt, mode, word)
         return U0, INEXACT | (UNDERFLOW if tiny else 0)
     kept, above, half, low, share = _split(m, base - fmt.fraction_bits - e, sticky)
-    up = _rounds_up(mode, negative, (kept & U1) != U0, above, half, low, share, word)
     code = (np.uint64(base - fmt.emin) << np.uint64(fmt.fraction_bits)) + kept
     if fmt.zero == 0:
         code -= U1 << np.uint64(fmt.fraction_bits)
-    if up:
+    odd = (kept if fmt.fraction_bits > 0 or fmt.ties_by_code == 0 else code) & U1
+    if _rounds_up(mode, negative, odd != U0, above, half, low, share, word):
         code += U1
     flags = INEXACT if (above != U0 or low) else 0
     if exponent < fmt.emin and (want_flags or ftz) and _is_tiny(m, e, exponent, sticky, negative, fmt, mode, word):
@@ -186,8 +187,8 @@ def draws(mode):
 
 @jit
 def with_sign(code, negative, fmt):
-    """The magnitude code with its sign bit; FNUZ has no -0."""
-    if negative and fmt.sign_shift >= 0 and not (fmt.specials == NEGATIVE_ZERO and code == U0):
+    """The magnitude code with its sign bit; FNUZ and P3109 have no -0."""
+    if negative and fmt.sign_shift >= 0 and not (fmt.specials >= NEGATIVE_ZERO and code == U0):
         return code | (U1 << np.uint64(fmt.sign_shift))
     return code
 
@@ -200,8 +201,8 @@ def pack_nan(negative, payload, fmt, nan):
         return with_sign(top + ((payload | QUIET) >> np.uint64(64 - fmt.fraction_bits)), negative, fmt), 0
     if fmt.specials == LAST:
         return with_sign(top, negative, fmt), 0
-    if fmt.specials == NEGATIVE_ZERO:
-        return U1 << np.uint64(fmt.sign_shift), 0
+    if fmt.specials >= NEGATIVE_ZERO:
+        return (U1 << np.uint64(fmt.sign_shift) if fmt.sign_shift >= 0 else top + U1), 0
     if nan == NAN_ZERO:
         return U0, 0
     if nan == NAN_MAX:

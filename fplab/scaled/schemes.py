@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Literal
 
 from ..errors import LabError, chosen, demand_types, one_of, summary, unknown
-from ..formats import Format, Specials, get
+from ..formats import Format, get
 from ..words import mark
 
 Block = tuple[int, int] | Literal["row", "tensor"]
@@ -85,11 +85,11 @@ class Scheme:
         settle("scale", get(self.scale))
         settle("block", _block(self.block))
         e, s = self.element, self.scale
-        if not (e.bits <= 8 and e.signed and e.zero and e.specials is not Specials.NEGATIVE_ZERO and e.emin > -90):
+        if not (e.bits <= 8 and e.has_negative_zero and not e.ties_by_code and e.emin > -90):
             raise LabError(
                 f"element={e.name!r} is not possible; allowed: signed formats of at most 8 bits with a zero."
             )
-        narrow = s.bits <= 8 and s.zero and s.emin > -90 and s.specials is not Specials.NEGATIVE_ZERO
+        narrow = s.bits <= 8 and s.zero and s.emin > -90 and s.has_negative_zero >= s.signed and not s.ties_by_code
         if s.name not in ("e8m0", "fp32") and not narrow:
             raise LabError(f"scale={s.name!r} is not possible; allowed: e8m0, fp32, or a format of at most 8 bits.")
         for field, allowed in (("rule", RULES[self.kind]), ("variant", VARIANTS[self.kind])):

@@ -23,7 +23,7 @@ index(__name__)
 
 WIDTH = 880
 MOST_TICKS = 300
-SPECIALS = {s.value: s for s in Specials}
+SPECIALS = {s.value: s for s in Specials if s is not Specials.SINGLE}  # that one belongs to P3109's biases
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,9 @@ class Grid:
             bits[special] = top | (payload << unsigned(fraction - fmt.fraction_bits))
         else:
             bits[special] = top | unsigned(1 << (fraction - 1))
-        if fmt.specials is Specials.NEGATIVE_ZERO:
+        if fmt.specials is Specials.SINGLE:
+            bits[magnitude == fmt.inf_code] = top
+        if fmt.specials in (Specials.NEGATIVE_ZERO, Specials.SINGLE):
             bits[fmt.nan_code] = top | unsigned(1 << (fraction - 1))
         sign = unsigned(1 << (dtype.itemsize * 8 - 1))
         return np.where(negative, bits | sign, bits).view(dtype)
@@ -108,7 +110,7 @@ class Grid:
             case Overflow.SATURATE:
                 result = np.where(over, sign | fmt.max_code, result)
             case Overflow.NAN:
-                nan_sign = 0 if fmt.specials is Specials.NEGATIVE_ZERO else sign
+                nan_sign = 0 if fmt.specials in (Specials.NEGATIVE_ZERO, Specials.SINGLE) else sign
                 result = np.where(over, nan_sign | canonical, result)
             case Overflow.INF:
                 assert fmt.inf_code is not None
@@ -183,8 +185,8 @@ class Grid:
                 return sign | fmt.inf_code | payload | (1 << fmt.fraction_bits >> 1), 0
             case Specials.LAST:
                 return sign | (fmt.max_code + 1), 0
-            case Specials.NEGATIVE_ZERO:
-                return np.full_like(sign, fmt.sign_mask), 0
+            case Specials.NEGATIVE_ZERO | Specials.SINGLE:
+                return np.full_like(sign, fmt.nan_code), 0
         if rule is None:
             return np.zeros_like(sign), 64
         return (np.zeros_like(sign) if rule == "zero" else sign | fmt.max_code), 0

@@ -1,8 +1,8 @@
-// One rounding into one format: FRACTION, EMIN, ZERO, MAX_CODE, SIGNED, SPECIALS, MODE, TO, DAZ, FTZ, NAN_TO.
+// One rounding into one format: FRACTION, EMIN, ZERO, MAX_CODE, SIGNED, SPECIALS, BY_CODE, MODE, TO, DAZ, FTZ, NAN_TO.
 
 enum { TO_INF, TO_MAX, TO_NAN };                            // what overflow gives
 enum { NAN_ERROR, NAN_ZERO, NAN_MAX };                      // a NaN in a format without one
-enum { IEEE, LAST, NEGATIVE_ZERO, NONE };                   // Layout.specials
+enum { IEEE, LAST, NONE, NEGATIVE_ZERO, SINGLE };           // Layout.specials; the last two have no -0
 
 DEVICE bool rounds_up(bool negative, bool odd, u64 above, u64 half, bool sticky, u64 share, u32 word) {
     if (above == 0 && !sticky) return false;
@@ -30,7 +30,7 @@ DEVICE Parts split(u64 m, int shift) {
 }
 
 DEVICE u32 with_sign(u32 bits, bool negative) {
-    return negative && SIGNED && !(SPECIALS == NEGATIVE_ZERO && bits == 0) ? bits | SIGN : bits;
+    return negative && SIGNED && !(SPECIALS >= NEGATIVE_ZERO && bits == 0) ? bits | SIGN : bits;
 }
 
 // The float32 bits of a finite magnitude code.
@@ -50,7 +50,7 @@ DEVICE u32 nan_of(bool negative, u32 fraction) {
         return with_sign(INFINITE | kept, negative);
     }
     if (SPECIALS == LAST) return with_sign(INFINITE | QUIET, negative);
-    if (SPECIALS == NEGATIVE_ZERO) return SIGN | INFINITE | QUIET;
+    if (SPECIALS >= NEGATIVE_ZERO) return (SIGNED ? SIGN : 0) | INFINITE | QUIET;
     return NAN_TO == NAN_MAX ? with_sign(value_of(MAX_CODE), negative) : 0;
 }
 
@@ -68,8 +68,9 @@ DEVICE u32 rounded(u32 bits, u32 word) {
         u32 code = 0;
         if (ZERO || exponent >= EMIN) {
             Parts p = split(m, base - FRACTION - e);
-            bool up = rounds_up(negative, p.kept & 1, p.above, p.half, p.sticky, p.share, word);
-            code = ((u32)(base - EMIN) << FRACTION) + (u32)p.kept + up - (ZERO ? 0 : 1u << FRACTION);
+            code = ((u32)(base - EMIN) << FRACTION) + (u32)p.kept - (ZERO ? 0 : 1u << FRACTION);
+            bool odd = (FRACTION > 0 || !BY_CODE ? (u32)p.kept : code) & 1;
+            code += rounds_up(negative, odd, p.above, p.half, p.sticky, p.share, word);
             if (FTZ && exponent < EMIN) {  // tiny after rounding: below the smallest normal with an unbounded exponent
                 Parts q = split(m, exponent - FRACTION - e);
                 bool over = rounds_up(negative, q.kept & 1, q.above, q.half, q.sticky, q.share, word);

@@ -50,6 +50,7 @@ def _kernel(form: Format, opt: Any) -> Any:
     result = layout(form)
     return running.kernel("quantize", ("quantize.h",), {
         "FRACTION": result.fraction_bits, "EMIN": result.emin, "ZERO": result.zero, "MAX_CODE": result.max_code,
-        "SIGNED": int(result.sign_shift >= 0), "SPECIALS": result.specials, "MODE": opt.mode, "TO": opt.overflow,
+        "SIGNED": int(result.sign_shift >= 0), "SPECIALS": result.specials, "BY_CODE": result.ties_by_code,
+        "MODE": opt.mode, "TO": opt.overflow,
         "DAZ": opt.daz, "FTZ": opt.ftz, "NAN_TO": opt.nan,
     })  # fmt: skip

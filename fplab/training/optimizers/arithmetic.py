@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import LabError
-from ...formats import Format, FormatLike, Overflow, Specials, get, overflow
+from ...formats import Format, FormatLike, Overflow, get, overflow
 from ...kernels import optim
 from ...kernels.rounding import stream_keys
 from ...threads import SMALLEST_SHARE, split
@@ -18,14 +18,16 @@ OVER = {Overflow.INF: np.inf, Overflow.NAN: np.nan}
 @lru_cache
 def grid(fmt: Format) -> optim.Grid:
     """A format as the kernels see it, or an error if it cannot hold an optimizer's numbers."""
-    if not fmt.signed or not fmt.zero or not fmt.fits_float32:
-        why = "has no sign or no zero" if fmt.fits_float32 else "does not fit float32, in which values travel"
+    one_bit = fmt.ties_by_code and not fmt.fraction_bits
+    if not fmt.signed or not fmt.zero or not fmt.fits_float32 or one_bit:
+        why = "rounds ties of one bit by code" if one_bit else "has no sign or no zero"
+        why = why if fmt.fits_float32 else "does not fit float32, in which values travel"
         raise LabError(f"{fmt.name} cannot hold weights or states: it {why}.")
     p, policy = fmt.significand_bits, overflow(None, fmt)
     return optim.Grid(emin=_bits(fmt.smallest_normal), top=_bits(2.0 ** (fmt.emax + 1)),
                       magic=((53 - p) << 52) + (1 << 51), ulp=(p - 1) << 52, largest=_bits(fmt.max),
                       over=_bits(OVER.get(policy, fmt.max)),
-                      minus_zero=int(fmt.specials is not Specials.NEGATIVE_ZERO))  # fmt: skip
+                      minus_zero=int(fmt.has_negative_zero))  # fmt: skip
 
 
 def _bits(x: float) -> int:
