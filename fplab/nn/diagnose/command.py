@@ -154,7 +154,9 @@ def _way(option: str, given: list[str]) -> dict[str, Any]:
         if name == "split_k":
             found["plan"] = Plan(split_k=integer(name, whole, 1, 1 << 16))
         else:
-            found[name] = whole if name in ("rows", "tensor_parallel") else value
+            found[name] = (
+                whole if name in ("rows", "tensor_parallel") else value == "True" if name == "compiled" else value
+            )
     return found
 
 

@@ -133,17 +133,31 @@ def explain(
         changes = [math.nan if one is None else change(sign * (one - base))
                    for one, base, sign in zip(ones, (first, last), (1, -1), strict=True)]  # fmt: skip
         settings.append(Setting(name, ways[0].written(name), ways[1].written(name), changes[0], changes[1]))
-    faithful = tuple(
-        None if way.rows or way.tensor_parallel else equal(whole.alone(side), found_here)
-        for side, (way, found_here) in enumerate(zip(ways, (first, last), strict=True))
-    )
+    ran = [_as_its_user_runs(whole, side) for side in (0, 1)]
+    pairs = list(zip(ways, ran, (first, last), strict=True))
+    faithful = tuple(None if x is None else equal(x, found_here) for _, x, found_here in pairs)
+    rests = tuple(math.nan if not way.compiled or not size else math.inf if x is None else norm(x - found_here) / size
+                  for way, x, found_here in pairs)  # fmt: skip
     ends = float(first[0]), float(last[0])
     lost = int((~first.isfinite()).sum()), int((~last.isfinite()).sum())
     return Explanation(
         (repr(ways[0]), repr(ways[1])), len(first), ends, change(difference), tuple(result), tuple(settings),
         first_difference.first_difference(whole, steps), left, faithful, whole.runs, time.perf_counter() - began, lost,  # type: ignore[arg-type]
-        tuple(whole.high),
+        tuple(whole.high), rests,  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def _as_its_user_runs(whole: Hybrids, side: int) -> torch.Tensor | None:
+    """The output of one way with the model as it is; None where nothing computes so here."""
+    way = whole.ways[side]
+    if way.rows or way.tensor_parallel or (way.compiled and way.settings):
+        return None
+    try:
+        return whole.alone(side)
+    except Exception:  # torch.compile's of whatever kind, where there is no compiler
+        if way.compiled:
+            return None
+        raise
 
 
 def logits(model: nn.Module, batch: Any) -> Any:

@@ -37,6 +37,9 @@ LARGEST = say("Largest part of the difference: {layer}, {share:.0%}{causes}.")
 HIGH = say("The recipe of way {way} leaves in high precision:")
 LEFT = say("{n:,} layers with the smallest own difference were not tried; their part is in the rest.")
 OTHER = say("Way {way} has other bits here than where its user runs it: something depends on how layers are called.")
+COMPILED = say("Way {way} has the bits that torch.compile gives here.")
+BESIDES = say("torch.compile changes more here than way {way} has: {rest:.1%} of the difference is left.")
+UNCOMPILED = say("torch.compile computes nothing here that way {way} could be held to.")
 FIRST = say(
     "First differing operation: {operation} in {layer}{causes}. Element {place}: {x:.9g} ({x_bits}) in a, {y:.9g} "
     "({y_bits}) in b; {differing:,} of {elements:,} elements differ."
@@ -57,7 +60,7 @@ HEADS = (
 FACTS = {
     "unit": say("unit"), "plan": say_of("order of k", "plan"), "recipe": say_of("facts", "recipe"),
     "store": say_of("facts", "store"), "weights": say("weights"), "operation": say("operation"),
-    "formats": say("formats"), "dtypes": say("dtypes"), "inputs": say_of("facts", "inputs"),
+    "formats": say("formats"), "fused": say("fused"), "dtypes": say("dtypes"), "inputs": say_of("facts", "inputs"),
 }  # fmt: skip
 VALUES = {"-": say_of("words", "none"), ONE_CHAIN: say("one chain")}
 PARTS = (say("setting"), say("in a"), say("in b"), say("alone as in b"), say("taken back"))
@@ -126,6 +129,7 @@ class Explanation(Report):
     seconds: float
     lost: tuple[int, int] = (0, 0)
     high: tuple[dict[str, Text], ...] = ()
+    rests: tuple[float, float] = (math.nan, math.nan)
 
     @property
     def rest(self) -> tuple[float, float, float]:
@@ -178,7 +182,13 @@ class Explanation(Report):
             sentences.append(LEFT.fill(n=self.left))
         for way, high in zip("ab", self.high, strict=False):
             sentences += [HIGH.fill(way=way), *by_reason(high)] if high else []
-        sentences += [OTHER.fill(way=way) for way, same in zip("ab", self.faithful, strict=True) if same is False]
+        for way, same, rest in zip("ab", self.faithful, self.rests, strict=True):
+            if math.isinf(rest):
+                sentences.append(UNCOMPILED.fill(way=way))
+            elif not math.isnan(rest):
+                sentences.append(BESIDES.fill(way=way, rest=rest) if rest else COMPILED.fill(way=way))
+            elif same is False:
+                sentences.append(OTHER.fill(way=way))
         return joined(sentences, "\n")
 
     def paragraphs(self) -> Iterator[list[str]]:

@@ -21,7 +21,7 @@ from ...tensorcore.tracing import Trace, trace
 from ..bits import codes
 from ..reporting import UNLISTED
 from ..tracer import Event, Operations
-from . import exact_operations
+from . import compiled, exact_operations
 from .hybrids import OUTSIDE, Hybrid, Hybrids
 from .tensors import Array, differing, floating, spelt, wide
 
@@ -111,6 +111,7 @@ class Recording(Operations):
         else:
             facts = _facts(event, emulation)
             facts |= {"rows": f"{self.hybrid.way.rows}"} if self._part >= 0 else {}
+            facts |= {"fused": "fp32"} if self.hybrid.way.compiled and compiled.fuses(event.func) else {}
             one = Operation(len(self.operations), self.hybrid.layer, self.hybrid.call, facts)
             one.digests, one.shapes = [{} for _ in made], [[] for _ in made]
             self.operations.append(one)

@@ -12,8 +12,9 @@ import copy
 import functools
 import inspect
 import math
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
@@ -26,10 +27,11 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from ...errors import LabError, door, integer, unknown
 from ...words import Text
 from ..emulation import Emulation, emulate
+from .compiled import Fused
 from .layer_errors import undisturbed
 from .tensors import equal, floating, norm, spelt, wide
 
-OWN = ("model", "around", "rows", "tensor_parallel", "rowwise")
+OWN = ("model", "around", "rows", "tensor_parallel", "rowwise", "compiled")
 ROWWISE = ("*o_proj", "*out_proj", "*down_proj", "*c_proj", "*linear2", "*fc2", "*.down", "*.o", "*.wo", "*.w2")
 SETTINGS = tuple(inspect.signature(emulate).parameters)
 
@@ -46,6 +48,8 @@ class Way:
     many rows of the batch at a time, but for recurrent ones, whose states have no rows first. ``tensor_parallel``:
     linear layers whose path fits a pattern of ``rowwise`` (None: the usual names, :data:`ROWWISE`) compute as so many
     ranks do: each a slice of k with its part of the bias, stored; then these are added in the order of the ranks.
+    ``compiled``: True for what ``torch.compile`` changes: results that fused operations do not round to BF16 or FP16
+    (see :mod:`fplab.nn.diagnose.compiled`).
 
     >>> Way(gpu="H100", inputs="bf16")
     Way(gpu='H100', inputs='bf16')
@@ -54,7 +58,7 @@ class Way:
     def __init__(
         self, *, model: nn.Module | None = None, around: Callable[[], AbstractContextManager[Any]] | None = None,
         rows: int | None = None, tensor_parallel: int | None = None, rowwise: Sequence[str] | None = None,
-        **settings: Any,
+        compiled: bool | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         for name in settings:
             if name not in SETTINGS:
@@ -71,6 +75,9 @@ class Way:
         self.rows = None if rows is None else integer("rows", rows, 1, 1 << 30)
         ranks = None if tensor_parallel is None else integer("tensor_parallel", tensor_parallel, 1, 1 << 10)
         self.tensor_parallel, self.rowwise = ranks, None if rowwise is None else tuple(rowwise)
+        if compiled not in (None, False, True):
+            raise LabError(f"compiled={compiled!r} is not possible; allowed: True, False.")
+        self.compiled = compiled or None
         self.emulation()  # refuses what the GPU has no unit for
 
     def emulation(self) -> Emulation | None:
@@ -143,19 +150,25 @@ class Hybrids:
                     raise LabError(f"the model of way {name} has no layer {path!r}; both models need the same layers.")
         if any(_is_compiled(layer) for modules in self.modules for layer in modules.values()):
             raise LabError(
-                "a model is compiled, and torch.compile joins its layers; explain the module before compiling."
+                "a model is compiled, and torch.compile joins its layers; explain the module before compiling, and "
+                "with Way(compiled=True) what compiling changes."
             )
         self.names = {path: path or type(model).__name__ for path in self.modules[0]}
         self.layers = (OUTSIDE, *self.names.values())
         self.dtypes: dict[tuple[int, str, bool], list[torch.dtype]] = {}
         self.high: list[dict[str, Text]] = [{}, {}]  # of each way the layers that its recipe leaves high, and why
         self.runs = 0
+        self.users: list[Counter[Hashable] | None] = [None, None]  # of each way how many operations read a result
 
     def run(self, of: Of, watcher: Callable[[Hybrid], Any] | None = None, *, learns: bool = False) -> Tensor:
         """The output with every layer in the way that ``of`` says, float64 (n,). ``watcher``: a further context.
 
         ``learns``: all layers have one way; the dtypes of what goes in and out of them, and what stays high, are noted.
         """
+        for side in {of(OUTSIDE), *map(of, self.names.values())}:
+            if self.ways[side].compiled and self.users[side] is None:
+                self.users[side] = Counter()
+                self.run(lambda _, way=side: way)  # type: ignore[misc]
         self.runs += 1
         with ExitStack() as stack:
             for model in dict.fromkeys(self.models):
@@ -166,6 +179,9 @@ class Hybrids:
             if watcher is not None:
                 stack.enter_context(watcher(hybrid))
             result = flat(self.output(hybrid.root, self._given()))
+        fused = hybrid.fused[hybrid.side]
+        if fused is not None and not self.users[hybrid.side]:
+            self.users[hybrid.side] = fused.counted
         if learns and hybrid.emulation is not None:
             self.high[hybrid.side] = hybrid.emulation.report().left_high
         return result
@@ -185,7 +201,11 @@ class Hybrids:
             for context in (way.emulation(), way.around() if way.around else None):
                 if context is not None:
                     stack.enter_context(context)
-            return flat(self.output(model, self._given()))
+            program: Any = model
+            if way.compiled:
+                stack.enter_context(_compiling())
+                program = torch.compile(model)
+            return flat(self.output(program, self._given()))
 
     def _given(self) -> Any:
         """The batch for one run, which may write to it."""
@@ -193,6 +213,18 @@ class Hybrids:
             return tree_map(_kept, self.batch)
         except RecursionError:
             raise LabError("batch holds itself, or is nested too deeply.") from None
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Inductor compiles whatever it is given: beyond its limits torch would compile no more, and not say so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own modules, which load now
+        from torch._dynamo import config
+
+        many = 1 << 12
+        with config.patch(recompile_limit=many, accumulated_recompile_limit=many):
+            yield
 
 
 def _is_compiled(layer: nn.Module) -> bool:
@@ -215,6 +247,8 @@ class Hybrid:
         self.emulations = [way.emulation() for way in whole.ways]
         self.side, self.layer, self.call = of(OUTSIDE), OUTSIDE, 0
         self._calls: Counter[str] = Counter()
+        self.fused = [Fused(self._place, users) if way.compiled else None
+                      for way, users in zip(whole.ways, whole.users, strict=True)]  # fmt: skip
         self.apart: dict[str, float] | None = None
         self.again: Callable[[int], None] = lambda part: None  # receives the number of each part of a call
         self.root = self._node("")
@@ -254,6 +288,9 @@ class Hybrid:
             self._turn(self.side)
             yield
 
+    def _place(self) -> Hashable:
+        return self.layer, self.call
+
     def _turn(self, side: int) -> None:
         """Compute in a way from here on."""
         self.side = side
@@ -262,8 +299,9 @@ class Hybrid:
                 one.suspended = i != side
         self._around.close()
         around = self.whole.ways[side].around
-        if around is not None:
-            self._around.enter_context(around())
+        for context in (around() if around is not None else None, self.fused[side]):
+            if context is not None:
+                self._around.enter_context(context)
 
     def _node(self, path: str) -> nn.Module:
         """The copy of a layer, with copies of what is inside it."""

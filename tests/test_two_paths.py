@@ -1,0 +1,155 @@
+"""One model in two ways that engines choose between: eager and fused attention, eager and ``torch.compile``."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import family_steps
+import pytest
+import torch
+from torch import nn
+
+from fplab import LabError
+from fplab.nn import Way, capture, explain
+from fplab.nn.diagnose import compiled, hybrids
+from fplab.nn.diagnose.compiled import Fused
+
+Tensor = torch.Tensor
+
+
+def made(name: str, layers: int, dtype: torch.dtype, **settings: Any) -> Any:
+    """A model of transformers with weights so large that roundings show."""
+    torch.manual_seed(2)
+    model: nn.Module = getattr(family_steps, name)(num_hidden_layers=layers, **settings).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(4 if weight.dim() > 1 else 1)
+    return model.to(dtype)
+
+
+@pytest.fixture
+def tokens() -> Tensor:
+    return torch.randint(family_steps.WORDS, (3, 7), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_dumps_of_eager_and_fused_attention_are_explained_to_the_bit(
+    name: str, dtype: torch.dtype, tokens: Tensor, tmp_path: Path
+) -> None:
+    for path in ("eager", "sdpa"):
+        model = made(name, 2, dtype, attn_implementation=path)
+        with torch.no_grad(), capture(model, tmp_path / path):
+            model(tokens, use_cache=False)
+    found = explain(tmp_path / "eager", tmp_path / "sdpa", progress=str)
+    assert found.whole > 0
+    assert found.rest == 0
+    assert [row.exact for row in found.rows] == [True, True]
+    assert [row.a.rpartition(".")[2] in ("attn", "self_attn") for row in found.rows] == [True, True]
+    assert all("scaled_dot_product" in row.operations[1] for row in found.rows)
+
+
+# --- torch.compile --------------------------------------------------------------------------------------------------
+
+
+def bits(f: Any, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What a function gives as it is, compiled by Inductor, and with its operations fused."""
+    with torch.no_grad(), hybrids._compiling():
+        eager, theirs = f(*given), torch.compile(f)(*given)
+        with Fused() as first:
+            f(*given)
+        with Fused(users=first.counted):
+            return eager, theirs, f(*given)
+
+
+def drawn(seed: int) -> Callable[..., Tensor]:
+    """A chain of eight operations element by element on three tensors."""
+    draw = random.Random(seed)
+    steps = [(draw.choice(["add", "sub", "mul", "div", "maximum", "relu", "abs", "neg", "add_"]),
+              draw.randrange(3)) for _ in range(8)]  # fmt: skip
+
+    def chain(*given: Tensor) -> Tensor:
+        result = given[0] * given[1]
+        for name, place in steps:
+            other = given[place]
+            match name:
+                case "relu" | "abs" | "neg":
+                    result = getattr(torch, name)(result) + other
+                case "div":
+                    result = result / (other.abs() + 1)
+                case "add_":
+                    result = result.clone().add_(other)
+                case _:
+                    result = getattr(torch, name)(result, other)
+        return result
+
+    return chain
+
+
+CHAINS: dict[str, Callable[..., Tensor]] = {
+    "silu x up": lambda x, y, z: nn.functional.silu(x) * y,
+    "gelu x up": lambda x, y, z: nn.functional.gelu(x, approximate="tanh") * y + z,
+    "residual, LayerNorm": lambda x, y, z: nn.functional.layer_norm(x + y, (48,), z[0]) * x,
+    "residual, RMSNorm": lambda x, y, z: z * ((x + y) * (x + y).float().pow(2).mean(-1, True).rsqrt().to(x.dtype)),
+    "scores, softmax": lambda x, y, z: (x * y + z).softmax(-1),
+    **{f"drawn {seed}": drawn(seed) for seed in range(6)},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("name", CHAINS)
+def test_fused_chains_have_inductor_s_bits(name: str, dtype: torch.dtype) -> None:
+    """All bits where FP32 operations are correctly rounded (torch's own sqrt is not); else nearly all."""
+    draw = torch.Generator().manual_seed(1)
+    given = [torch.randn(24, 48, generator=draw).to(dtype) for _ in range(3)]
+    eager, theirs, mine = bits(CHAINS[name], *given)
+    others = [int((x.nan_to_num() != theirs.nan_to_num()).sum()) for x in (eager, mine)]
+    assert others[0] > 20
+    assert others[1] <= (0 if name.startswith("drawn") else 3)
+
+
+@pytest.mark.parametrize(("name", "layers"), [("gpt2", 2), ("llama", 1), ("bert", 2)])
+def test_what_compiling_changes_is_explained_to_the_bit(name: str, layers: int, tokens: Tensor) -> None:
+    model = made(name, layers, torch.bfloat16)
+    found = explain(model, tokens, {}, Way(compiled=True), most=2, progress=str)
+    assert found.whole > 0
+    rest = found.rests[1]
+    if torch.backends.cpu.get_cpu_capability() == "AVX512":  # others add and approximate functions otherwise
+        assert rest == 0
+        assert "Way b has the bits that torch.compile gives here." in str(found)
+    assert rest < 0.1
+    assert found.first.unlike["fused"] == ("-", "fp32")
+    assert all(row.causes["fused"] == ("-", "fp32") for row in found.rows)
+
+
+def test_what_is_left_is_stated(tokens: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Llama's second layer has a stored result whose own kernel goes on without rounding it."""
+    given = made("llama", 2, torch.bfloat16), tokens, {}, {"compiled": True}
+    found = explain(*given, most=1, progress=str)
+    assert 0 < found.rests[1] < 0.7
+    assert found.faithful == (True, False)
+    assert f"{found.rests[1]:.1%} of the difference is left" in str(found)
+    plain = explain(made("llama", 1, torch.float32), tokens, {}, {"compiled": True}, most=1, progress=str)
+    assert plain.whole == 0  # nothing to round, and sums in another order are not modelled
+    monkeypatch.setattr(torch, "compile", lambda model: 1 / 0)
+    found = explain(*given, most=1, progress=str)
+    assert found.faithful == (True, None)
+    assert "torch.compile computes nothing here that way b could be held to." in str(found)
+
+
+@pytest.mark.parametrize(("reads", "name"), [(0, "gpt2"), (100, "bert")])
+def test_when_results_are_stored_decides_on_bits(
+    reads: int, name: str, tokens: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "READS", reads)
+    model = made(name, 1, torch.bfloat16)
+    _, theirs, mine = bits(lambda x: model(x).logits, tokens)
+    assert not torch.equal(theirs, mine)
+
+
+def test_compiled_is_true_or_false() -> None:
+    assert repr(Way(compiled=True)) == "Way(compiled=True)"
+    assert repr(Way(compiled=False)) == "Way()"
+    with pytest.raises(LabError, match="compiled"):
+        Way(compiled="inductor")  # type: ignore[arg-type]
