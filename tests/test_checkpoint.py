@@ -26,6 +26,7 @@ from fplab.checkpoint import FileError, survey, tensors
 from fplab.checkpoint.report import KEPT, best
 from fplab.checkpoint.surveying import shares
 from fplab.formats import get
+from fplab.kernels.weights import compare
 from fplab.stored import STORED
 
 f32 = np.float32
@@ -323,6 +324,19 @@ def rounded(x: np.ndarray, kind: str) -> np.ndarray:
 
 
 KINDS = ("int8_row_fp32", "int4_g128", "bf16", "nvfp4 (nearest, te)", "q4_0", "q5_k", "iq4_xs")
+
+
+@pytest.mark.parametrize("block", [1, 5, 16, 48, 480])
+def test_what_lies_beyond_the_largest_of_its_block_is_counted(block: int) -> None:
+    """Blocks of the kernel's lanes go one way, others another; a count by numpy holds both."""
+    x = np.random.default_rng(block).standard_normal(480).astype(f32)
+    x[::37], x[5] = np.nan, np.inf
+    limits = np.abs(x.reshape(-1, block)[:, -1]) + f32(0.5)
+    y = np.where(np.abs(x) < 0.5, f32(0), x)
+    squares, most, zeros, clipped = compare(x, y, limits, block)
+    assert clipped == (np.abs(x.reshape(-1, block)) > limits[:, None]).sum()
+    assert (zeros, most) == ((np.abs(x) < 0.5).sum(), np.abs(x)[np.abs(x) < 0.5].max())
+    assert squares == pytest.approx((x[np.abs(x) < 0.5].astype(np.float64) ** 2).sum(), rel=1e-12)
 
 
 def test_a_release_is_compared_with_its_original_and_its_rule_recognised(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ with, float32 as x, which stand where a scale is rounded to zero later.
 import numpy as np
 
 from . import inlined, jit
+from .codebooks import largest
 from .fast32 import as_bits, as_float
 
 LEAST = np.float32(1e-15)  # of a largest magnitude: below, all codes are zero
@@ -41,6 +42,17 @@ def first_largest(x):
     for i in range(x.size):
         most = x[i] if size_of(x[i]) > size_of(most) else most
     return most
+
+
+@jit
+def largest_of_rows(x, out):
+    """The first element of largest magnitude in each row of finite float32, with its sign."""
+    bits = x.view(np.uint32)
+    for row in range(x.shape[0]):
+        most, i = largest(bits[row]), 0  # which vectorises, and ends where the search begins
+        while np.uint32(bits[row, i] & ABS) != most:
+            i += 1
+        out[row, 0] = x[row, i]
 
 
 @inlined

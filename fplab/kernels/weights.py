@@ -39,6 +39,13 @@ def _lost(a, b):
 
 
 @inlined
+def _clipped(a, limit):
+    """1 where the magnitude of a number that is no NaN is beyond a limit, in bits."""
+    size = np.uint32(as_bits(a) & ABS)
+    return np.int32(1) if limit < size and size <= INFINITY else np.int32(0)
+
+
+@inlined
 def _ends(bits):
     """The least and the greatest of float32 bits, in the order of :func:`order_of`: integers vectorise."""
     low, high = np.int32(0x7FFFFFFF), np.int32(-0x7FFFFFFF)
@@ -95,21 +102,26 @@ def compare(x, y, limits, block):
     ``limits``: the largest magnitude that each ``block`` elements could become, of which a clipped one has more; none
     where that is not known. Only where both are finite.
     """
-    squares, tops, zeros = np.zeros(LANES), np.zeros(LANES, np.float32), np.zeros(LANES, np.int32)
-    whole, clipped = x.size // LANES * LANES, 0
+    squares, tops = np.zeros(LANES), np.zeros(LANES, np.float32)
+    zeros, beyond = np.zeros(LANES, np.int32), np.zeros(LANES, np.int32)
+    whole, uniform = x.size // LANES * LANES, limits.size == 1 or (limits.size > 1 and block % LANES == 0)
+    limit, k, end = INFINITY, 0, 0
     for start in range(0, whole, LANES):
+        if uniform and start == end:
+            limit, k, end = as_bits(limits[k]), k + 1, end + block
         for j in range(LANES):
             d, flushed = _lost(x[start + j], y[start + j])
             tops[j] = d if d > tops[j] else tops[j]
             squares[j] += np.float64(d) * np.float64(d)
             zeros[j] += flushed
+            beyond[j] += _clipped(x[start + j], limit)
     for i in range(whole, x.size):
         d, flushed = _lost(x[i], y[i])
         tops[0] = max(tops[0], d)
         squares[i - whole] += np.float64(d) * np.float64(d)
         zeros[0] += flushed
-    for k in range(limits.size):
-        limit, part = as_bits(limits[k]), x[k * block : (k + 1) * block]
-        for i in range(part.size):
-            clipped += 1 if limit < np.uint32(as_bits(part[i]) & ABS) <= INFINITY else 0
-    return _added(squares), tops.max(), zeros.sum(), clipped
+        beyond[0] += _clipped(x[i], as_bits(limits[i // block])) if uniform else 0
+    for k in range(0 if uniform else limits.size):
+        for i in range(k * block, min((k + 1) * block, x.size)):
+            beyond[0] += _clipped(x[i], as_bits(limits[k]))
+    return _added(squares), tops.max(), zeros.sum(), beyond.sum()

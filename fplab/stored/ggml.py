@@ -6,11 +6,12 @@ FP32, each operation rounded. ``roundf`` rounds ties away from zero; a cast to a
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
+from ..kernels import ggml as kernels
 from .record import Stored
 
 Array = np.ndarray[Any, Any]
@@ -47,9 +48,9 @@ def truncated(x: Array) -> Array:
 
 def folded(codes: Array, parts: int, width: int = 32) -> Array:
     """Codes of 8 / parts bits in bytes, (n, m): of each parts * width codes the first ``width`` in the lowest bits."""
-    shifts = np.arange(parts, dtype=np.uint8)[:, None] * np.uint8(8 // parts)
-    bits = codes.astype(np.uint8) & np.uint8(2 ** (8 // parts) - 1)
-    return np.asarray((bits.reshape(-1, parts, width) << shifts).sum(axis=1, dtype=np.uint8).reshape(len(codes), -1))
+    bits = (codes.astype(np.uint8) & np.uint8(2 ** (8 // parts) - 1)).reshape(-1, parts, width)
+    joined = reduce(np.bitwise_or, (bits[:, i] << np.uint8(i * 8 // parts) for i in range(parts)))
+    return np.asarray(joined).reshape(len(codes), -1)
 
 
 def unfolded(data: Array, parts: int, width: int = 32) -> Array:
@@ -66,7 +67,9 @@ def inverse(d: Array) -> Array:
 
 def largest(x: Array) -> Array:
     """The first element of largest magnitude in each row, (n, 1), with its sign; of zeros +0, as C begins with it."""
-    return np.take_along_axis(x, np.abs(x).argmax(axis=1)[:, None], axis=1) + f32(0)
+    out = np.empty((len(x), 1), f32)
+    kernels.largest_of_rows(np.ascontiguousarray(x), out)
+    return out + f32(0)
 
 
 def symmetric(x: Array, bits: int) -> Array:
@@ -102,7 +105,7 @@ def _codes(data: Array, bits: int) -> Array:
 
 def q8_0(x: Array) -> Array:
     """Q8_0: the largest magnitude becomes 127."""
-    d = np.abs(x).max(axis=1, keepdims=True) / f32(127)
+    d = np.abs(largest(x)) / f32(127)
     steps = x * inverse(d)
     steps += np.copysign(np.nextafter(f32(0.5), f32(0)), steps)  # so that dropping the fraction is ``roundf``
     return np.hstack([halves(d), truncated(steps).view(np.uint8)])
@@ -114,7 +117,7 @@ E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12], f32)  # twice E2M1's, so that all are
 
 def mxfp4(x: Array) -> Array:
     """MXFP4: a power of two that makes the largest exponent E2M1's, and the nearest value, of two the first."""
-    amax = np.abs(x).max(axis=1, keepdims=True)
+    amax = np.abs(largest(x))
     logarithm = np.log2(np.where(amax > 0, amax, 1).astype(np.float64)).astype(f32)  # which may round to the next one
     e = np.where(amax > 0, np.floor(logarithm) + 125, 0).astype(np.int64).astype(np.uint8)
     middles = (E2M1[1:] + E2M1[:-1]) / f32(2)
