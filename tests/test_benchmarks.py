@@ -31,8 +31,8 @@ def test_every_other_benchmark_runs_to_its_end_at_toy_size():
     run = toy(*(name for name in NAMES if name != "first"))
     goals = int(run.stdout.splitlines()[-1].partition(" goals, not judged")[0])
     assert goals > 150
-    assert set(NAMES) == {"capture", "codebooks", "collectives", "first", "memory", "nn", "rounding", "scaled",
-                          "shadow", "sweep", "tensorcore", "watch", "widgets"}  # fmt: skip
+    assert set(NAMES) == {"capture", "checkpoint", "codebooks", "collectives", "first", "memory", "nn", "rounding",
+                          "scaled", "shadow", "sweep", "tensorcore", "watch", "widgets"}  # fmt: skip
     for said in ("GPT-2 small (124M)", "x numpy", "FP64 passes", "slowest input", "processes", "watched"):
         assert said in run.stdout
 
