@@ -19,10 +19,11 @@ index(__name__)
 
 LADDER: tuple[str, ...] = (
     "formats", "silicon", "underflow", "master_weights", "loss_scaling", "accumulate", "partial_products",
-    "generations", "fp8_accumulation", "attention_tiles", "scales", "fp8_training", "recipes", "tf32", "split",
-    "double_precision", "formats_in_training", "sensitive_operations", "gpu_generations", "batch_invariance",
-    "torch_bits", "trajectory", "memory_measured", "checkpointing", "collectives", "schedules", "data_parallel",
-    "quantisation_error", "eight_bit_adam", "llm_int8", "calibration",
+    "generations", "fp8_accumulation", "accumulator_bits", "attention_tiles", "scales", "fp8_training",
+    "recipes", "tf32", "split", "double_precision", "formats_in_training", "sensitive_operations",
+    "gpu_generations", "batch_invariance", "torch_bits", "trajectory", "memory_measured", "checkpointing",
+    "collectives", "schedules", "data_parallel", "quantisation_error", "eight_bit_adam", "llm_int8",
+    "calibration",
 )  # fmt: skip
 """The names of the experiments in the order in which they build on one another."""
 

@@ -17,10 +17,11 @@ from .questions import QUESTIONS
 
 __all__ = [
     "GPUS", "INPUTS", "INSTRUCTIONS", "QUESTIONS", "TABLE", "Inference", "Model", "ParametricUnit", "Plan",
-    "PlanByRows", "attention", "classes", "dot", "get", "infer", "matmul", "separate", "trace",
+    "PlanByRows", "attention", "classes", "dot", "explore", "get", "infer", "matmul", "separate", "trace",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
+    from .exploration import explore
     from .inference import Inference, infer
     from .online_softmax import attention
     from .parametric import ParametricUnit
