@@ -339,6 +339,36 @@ def test_what_lies_beyond_the_largest_of_its_block_is_counted(block: int) -> Non
     assert squares == pytest.approx((x[np.abs(x) < 0.5].astype(np.float64) ** 2).sum(), rel=1e-12)
 
 
+def test_the_page_is_sorted_opened_and_fits_a_telephone_without_a_network(chromium: Any, tmp_path: Path) -> None:
+    names = [f"model.layers.{i}.self_attn.q_proj.weight" for i in range(4)]
+    np.savez(tmp_path / "w.npz", **{name: weights(64, 64) * f32(4.0**-i) for i, name in enumerate(names)})
+    survey(tmp_path / "w.npz", ["e4m3", "nvfp4"], bits=5, progress=str).save(tmp_path)
+    context = chromium.new_context(viewport={"width": 390, "height": 800}, offline=True)
+    page, complaints, asked = context.new_page(), [], []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((tmp_path / "checkpoint.html").as_uri())
+    heat = page.locator("figure table")
+    rows = "table => [...table.tBodies[0].rows].map(row => "
+    column = f"{rows}[row.cells[0].innerText.trim(), Number(row.cells[1].innerText)])"
+    for reverse in (True, False):  # the worst first, then the other way
+        heat.get_by_text("e4m3", exact=True).click()
+        found = heat.evaluate(column)
+        assert {name for name, _ in found} == set(names)
+        assert [error for _, error in found] == sorted((error for _, error in found), reverse=reverse)
+    assert found[-1][0] == names[-1], "the smallest weights lose most to a format without a scale"
+    colours = heat.evaluate(f"{rows}getComputedStyle(row.cells[1]).backgroundColor)")
+    assert colours[0] != colours[-1]
+    bars = heat.locator("svg").first
+    assert not bars.is_visible()
+    heat.locator("summary").first.click()
+    assert bars.is_visible()
+    assert bars.locator("path").bounding_box()["width"] > 30
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert (complaints, len(asked)) == ([], 1)
+    context.close()
+
+
 def test_a_release_is_compared_with_its_original_and_its_rule_recognised(tmp_path: Path) -> None:
     x = {kind: weights(64, 512, seed=i).numpy() for i, kind in enumerate(KINDS)}
     np.savez(tmp_path / "a.npz", **x, same=x["q4_0"], noise=x["q4_0"], gone=x["q4_0"])

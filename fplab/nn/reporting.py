@@ -62,6 +62,7 @@ class Report:
         """All of it as one page that needs no other file: what it says, its figure, and its rows, sorted at a click."""
         heads, *rows = csv.reader(self.csv().splitlines())
         verdict, *tables = ["\n".join(lines) for lines in self.paragraphs() if lines]
+        verdict = str(getattr(self, "text", verdict))  # which a page breaks where it is narrow
         from markupsafe import Markup
 
         return rendered(
