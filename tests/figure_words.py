@@ -1,7 +1,9 @@
 """What is left of English in a figure that is lettered in Chinese, beside names, code and units."""
 
+import html
 import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from matplotlib.axis import Axis
@@ -17,8 +19,8 @@ NAMES = re.compile(
     r"AArch64|"
     r"GPU|CPU|blocks\.[\w.]+|conv\d|linear|relu|pool|flatten|\d\.(?:weight|bias|qkv|out|up|down)|logits|alpha|value|rank|top-1|ulp|nat\b|GiB|"
     r"torch\S*|\+cpu|add\w*|sub|mul|div|sqrt|fma|reciprocal|lerp(?: far)?|exp\w*|log\w*|tanh|sigmoid|rsqrt|sin|cos|"
-    r"pow|sum|mean|norm|softmax|floor|even|r?ceil|4 over 6|rn[ae]|MSE|absmax|LLM\.int8\(\)|amp|adamw8bit|Adam\w*|SGD|"
-    r"FSDP|ZeRO|Sequential|ddp|zero\d|gpipe|GPipe|1F1B|GPT|Llama|Transformer|Korthikanti|DeepSeek|Ozaki|GMRES|Kahan|momentum_buffer"
+    r"pow|sum|mean|norm|softmax|floor|even|r?ceil|4 over 6|rn[ae]|MSE|absmax|LLM\.int8\(\)|adamw8bit|Adam\w*|SGD|"
+    r"FSDP|ZeRO|Sequential|gpipe|GPipe|1F1B|GPT|Llama|Transformer|Korthikanti|DeepSeek|Ozaki|GMRES|Kahan|momentum_buffer"
 )
 
 
@@ -30,4 +32,15 @@ def words_left(figure: Any) -> list[str]:
         formatter = axis.get_major_formatter()
         if isinstance(formatter, FuncFormatter) and isinstance(formatter.func, partial):
             said |= set(formatter.func.args[0].values())
-    return sorted(text for text in said if re.search("[A-Za-z]{3}", NAMES.sub("", text)))
+    return sorted(filter(english, said))
+
+
+def english(text: str) -> bool:
+    """Whether a word is left that is no name."""
+    return bool(re.search("[A-Za-z]{3}", NAMES.sub("", text)))
+
+
+def texts_drawn(svg: Path) -> list[str]:
+    """The texts of a figure that is kept: matplotlib draws outlines, with what they say in a comment above."""
+    found = re.findall(r"<!--\s*(.*?)\s*-->|<text[^>]*>([^<]*)</text>", svg.read_text(encoding="utf-8"), re.DOTALL)
+    return [html.unescape(outlined or text) for outlined, text in found]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from english_words import STAYS, english_left
+from figure_words import english, texts_drawn
 
 from fplab.pages import glossary
 from fplab.words import catalogues
@@ -113,3 +114,12 @@ def test_no_english_is_left_in_what_is_said_in_chinese() -> None:
     assert [(text, left) for text in said if (left := english_left(text))] == []
     assert all(any(re.search(one, text) for text in said) for one in STAYS), "an exception that nothing needs"
     assert english_left("损失 is not finite。") == ["is not finite"]
+
+
+@pytest.mark.parametrize("svg", sorted((ROOT / "figures").glob("*.zh.svg")), ids=lambda svg: svg.name)
+def test_a_figure_of_the_gallery_is_lettered_in_chinese(svg: Path) -> None:
+    drawn = texts_drawn(svg)
+    assert any(re.search(HAN, text) for text in drawn)
+    assert list(filter(english, drawn)) == []
+    wrong = "|".join(TERMS)
+    assert [text for text in drawn if re.search(HAN, text) and re.search(wrong, text)] == []
