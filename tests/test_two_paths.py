@@ -123,6 +123,22 @@ def test_what_compiling_changes_is_explained_to_the_bit(name: str, layers: int, 
     assert all(row.causes["fused"] == ("-", "fp32") for row in found.rows)
 
 
+class Rotary(nn.Module):
+    """A model that ends with a fused operation."""
+
+    def forward(self, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return q * cos + torch.cat((-q[..., 8:], q[..., :8]), -1) * sin
+
+
+def test_what_a_compiled_model_gives_is_rounded() -> None:
+    draw = torch.Generator().manual_seed(0)
+    given = tuple(torch.randn(2, 7, 16, generator=draw).bfloat16() for _ in range(3))
+    found = explain(Rotary(), given, {}, {"compiled": True}, lambda model, batch: model(*batch).float(), progress=str)
+    assert found.faithful == (True, True)
+    assert found.whole > 0
+    assert found.rests[1] == 0
+
+
 def test_what_is_left_is_stated(tokens: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Llama's second layer has a stored result whose own kernel goes on without rounding it."""
     given = made("llama", 2, torch.bfloat16), tokens, {}, {"compiled": True}

@@ -53,13 +53,13 @@ def fuses(func: Any) -> bool:
 
 
 class Fused(TorchDispatchMode):
-    """Within the block operations are computed as if they were fused.
+    """Within the block operations are computed as if they were fused, but for those at the ``place`` None.
 
     ``users``: how many operations read each result, from ``counted`` of an earlier run; None: not known, and then what
     reads many is stored.
     """
 
-    def __init__(self, place: Place = lambda: None, users: Counter[Hashable] | None = None) -> None:
+    def __init__(self, place: Place = lambda: "", users: Counter[Hashable] | None = None) -> None:
         super().__init__()
         self.place, self.users, self.counted = place, users, Counter[Hashable]()
         self._values: dict[int, _Value] = {}
@@ -87,6 +87,9 @@ class Fused(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = kwargs or {}, _short(func)
+        if self.place() is None:  # what the compiled program gave is stored
+            self._values.clear()
+            return func(*args, **kwargs)
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         values = {id(x): self._value(x) for x in tensors}
         self.counted.update(value.name for value in values.values())

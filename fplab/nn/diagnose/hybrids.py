@@ -289,7 +289,8 @@ class Hybrid:
             yield
 
     def _place(self) -> Hashable:
-        return self.layer, self.call
+        """Where the next operation is; None outside of the model, which alone is compiled."""
+        return None if self.layer == OUTSIDE else (self.layer, self.call)
 
     def _turn(self, side: int) -> None:
         """Compute in a way from here on."""
