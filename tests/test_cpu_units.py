@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fplab.hardware import cpu_cases, cpu_units
-from fplab.hardware.cpu_units import ARM, ARM_HALVES, ARM_TO_HALF, BF16_TILES, SCALARS
+from fplab.hardware.cpu_units import ARM, ARM_HALVES, ARM_PAIRS, ARM_TO_HALF, BF16_TILES, SCALARS
 
 MAIN = r"""
 #include <stdio.h>
@@ -45,20 +45,24 @@ def test_units_of_other_x86_cpus_assemble(unit):
 def on_arm(unit, operands, folder: Path):
     """What an emulated AArch64 gives: the same loop, called by a program in C."""
     text = re.sub(r"\$(\d)", r"x\1", cpu_units.loop(unit))
-    (folder / "run.s").write_text(f".arch armv8.2-a+fp16\n.global run\nrun:\n{text}\nret\n")
+    (folder / "run.s").write_text(f".arch armv8.2-a+fp16+bf16\n.global run\nrun:\n{text}\nret\n")
     (folder / "main.c").write_text(MAIN)
     subprocess.run(["aarch64-linux-gnu-gcc", "-static", "-o", "main", "main.c", "run.s"], cwd=folder, check=True)
     given = b"".join(x.tobytes() for x in operands)
     sizes = map(str, (len(operands[0]), *unit.widths))
     run = subprocess.run(["qemu-aarch64", "-cpu", "max", "./main", *sizes], cwd=folder, input=given, check=True,
                          capture_output=True)  # fmt: skip
-    return np.frombuffer(run.stdout, f"u{unit.widths[-1]}")
+    width = unit.widths[-1]
+    return np.frombuffer(run.stdout, f"u{width}" if width <= 8 else np.uint32)
 
 
-@pytest.mark.skipif(
+emulated = pytest.mark.skipif(
     not (shutil.which("qemu-aarch64") and shutil.which("aarch64-linux-gnu-gcc")),
     reason="qemu-user and gcc-aarch64-linux-gnu are not installed",
 )
+
+
+@emulated
 @pytest.mark.parametrize("name", [*ARM_HALVES, "fcvt"])
 def test_the_lab_has_the_bits_of_an_emulated_aarch64(name, tmp_path):
     case = cpu_cases.halves_on_arm(1 << 14)
@@ -69,6 +73,26 @@ def test_the_lab_has_the_bits_of_an_emulated_aarch64(name, tmp_path):
     got, want = on_arm(unit, operands, tmp_path), case.emulate(given, {})[name]
     wrong = np.flatnonzero(got != want)
     assert not len(wrong), [hex(int(x[wrong[0]])) for x in (*operands, got, want)]
+
+
+@emulated
+@pytest.mark.parametrize("name", ARM_PAIRS)
+def test_the_lab_has_the_bits_of_an_emulated_aarch64s_pairs(name, tmp_path):
+    case = cpu_cases.pairs_on_arm(1 << 14)
+    given = case.inputs()
+    got, want = on_arm(ARM_PAIRS[name], list(given.values()), tmp_path), case.emulate(given, {})[name].ravel()
+    wrong = np.flatnonzero(got != want)
+    assert not len(wrong), (len(wrong), [hex(int(x[wrong[0]])) for x in (got, want)])
+
+
+def test_pairs_are_rounded_to_odd_not_to_nearest():
+    """By hand: 1 + 2^-25 is odd's 1 + 2^-23, and a sum below the normal numbers is zero."""
+    a, b, c = np.zeros((1, 8), np.uint16), np.zeros((1, 8), np.uint16), np.full((1, 4), 0x3F800000, np.uint32)
+    a[0, 0], b[0, 0] = 0x3F80, 0x3300  # of BF16: 1, 2^-25
+    d = cpu_cases.of_pairs_on_arm({"a": a, "b": b, "c": c})
+    assert [hex(x) for x in d["bfdot"][0]] == ["0x3f800001", *["0x3f800000"] * 3]
+    c[:] = 0x00000001
+    assert cpu_cases.of_pairs_on_arm({"a": 0 * a, "b": b, "c": c})["bfmmla"].tolist() == [[0] * 4]
 
 
 def test_a_tile_adds_even_and_odd_products_apart():

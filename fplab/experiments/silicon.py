@@ -121,6 +121,9 @@ GROUPS = {
     "halves": mark("FP16 arithmetic of the CPU, AVX512-FP16's or AArch64's, rounds once, with the lab's bits"),
     # By the manual's pseudocode of TDPBF16PS
     "tiles": mark("AMX adds the even and the odd BF16 products apart, by fused multiply-adds, then both, then c"),
+    # By the manual's pseudocode of BFDotAdd
+    "odd_pairs": mark("AArch64's BFDOT and BFMMLA round the products of a pair, their sum and the total to odd, "
+                      "without subnormals"),
     "integers": mark("INT8 and INT16 dot products of the CPU are exact, and wrap or saturate once, at the end"),
 }  # fmt: skip
 for name, text in GROUPS.items():

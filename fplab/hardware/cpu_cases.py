@@ -353,6 +353,54 @@ def of_tiles(a: Array, b: Array, c: Array) -> Array:
         return np.asarray(numeric.add(c.view(np.float32), both, "fp32", subnormals=False), np.float32).view(np.uint32)
 
 
+def pairs_on_arm(n: int) -> Case:
+    """AArch64's BFDOT and BFMMLA: pairs of BF16 into FP32 sums, as FPCR.EBF = 0 has them."""
+
+    def inputs() -> Arrays:
+        a, b = (numbers(8 * n, "bf16", KEY + 17 + i).reshape(n, 8) for i in range(2))
+        return {"a": a, "b": b, "c": numbers(4 * n, "fp32", KEY + 19).reshape(n, 4)}
+
+    def unit(given: Arrays) -> Arrays:
+        words = [np.ascontiguousarray(x).view("V16").ravel() for x in given.values()]
+        results = {name: cpu_units.run(unit, *words)[0] for name, unit in cpu_units.ARM_PAIRS.items()}
+        return {name: d.view(np.uint32).reshape(n, 4) for name, d in results.items()}
+
+    return cpu_case(
+        "pairs of BF16 of AArch64", inputs, unit, of_pairs_on_arm, dict.fromkeys(cpu_units.ARM_PAIRS, "fp32")
+    )
+
+
+def of_pairs_on_arm(given: Arrays) -> Arrays:
+    """What AArch64 gives, codes (n, 4). ``a``, ``b``: (n, 8), of BFMMLA two rows of four; ``c``: (n, 4).
+
+    Each pair: both products, then their sum, then its sum with c, each rounded to odd, subnormals flushed, overflow to
+    infinity, every NaN the default one (Arm Architecture Reference Manual, BFDotAdd).
+    """
+    a, b = ((given[name].astype(np.uint32) << np.uint32(16)).view(np.float32) for name in "ab")
+    c = given["c"].view(np.float32)
+    lanes = pair_to_odd(a[:, ::2], a[:, 1::2], b[:, ::2], b[:, 1::2], c)
+    rows, columns = (x.reshape(-1, 2, 4) for x in (a, b))
+    x, y = (np.broadcast_to(part, (len(c), 2, 2, 4)) for part in (rows[:, :, None], columns[:, None]))
+    total = c.reshape(-1, 2, 2)
+    for k in (0, 2):
+        total = pair_to_odd(x[..., k], x[..., k + 1], y[..., k], y[..., k + 1], total)
+    return {"bfdot": lanes.view(np.uint32), "bfmmla": total.reshape(-1, 4).view(np.uint32)}
+
+
+def pair_to_odd(a0: Array, a1: Array, b0: Array, b1: Array, c: Array) -> Array:
+    """c + (a0 b0 + a1 b1) of FP32, each operation by :func:`to_odd`."""
+    return to_odd("add", c, to_odd("add", to_odd("mul", a0, b0), to_odd("mul", a1, b1)))
+
+
+def to_odd(operation: str, x: Array, y: Array) -> Array:
+    """An operation of FP32 rounded to odd, subnormals flushed, overflow to infinity, NaNs as the default one."""
+    with np.errstate(all="ignore"):
+        d = np.asarray(getattr(numeric, operation)(x, y, "fp32", rounding="odd", subnormals=False), np.float32)
+        exact_size = np.abs({"add": np.add, "mul": np.multiply}[operation](x.astype(float), y.astype(float)))
+    d = np.where(np.isfinite(d) & (exact_size >= 2.0**128), np.copysign(np.float32(np.inf), d), d)
+    return np.where(np.isnan(d), np.uint32(0x7FC00000).view(np.float32), d)
+
+
 def lanes_of_integers(n: int, bits: int) -> Case:
     """Fours of unsigned by signed INT8, or pairs of INT16, into INT32: wrapping, and saturating once at the end."""
     units = cpu_units.INT8_FOURS if bits == 8 else cpu_units.INT16_PAIRS
@@ -393,5 +441,6 @@ def cases(n: int, wide: int) -> dict[str, tuple[Case, ...]]:
         "bfloat16": (to_bf16(16 * n), pairs_of_bf16(16 * n)),
         "halves": (halves_on_x86(n), halves_on_arm(n)),
         "tiles": (tiles_of_bf16(max(n // 16, 1)),),
+        "odd_pairs": (pairs_on_arm(n),),
         "integers": (lanes_of_integers(n, 8), lanes_of_integers(n, 16)),
     }

@@ -108,6 +108,12 @@ def _on_arm(name: str) -> Unit:
 
 ARM_HALVES: Mapping[str, Unit] = {name: _on_arm(name) for name in ARITHMETIC}
 ARM_TO_HALF = Unit("fcvt h, s", "neon", "ldr s0, {0}\n fcvt h0, s0\n str h0, {out}", (4, 2), machine=ARM)
+# A pair of BF16 of four lanes, and rows of four of two 2x4 matrices, into four sums.
+ARM_PAIRS: Mapping[str, Unit] = {
+    name: Unit(name, "bf16", f"ldr q1, {{0}}\n ldr q2, {{1}}\n ldr q0, {{2}}\n {name} v0.4s, v1.8h, v2.8h\n"
+               "str q0, {out}", (16, 16, 16, 16), machine=ARM)
+    for name in ("bfdot", "bfmmla")
+}  # fmt: skip
 _ENGINES: list[Any] = []  # in which the code of the units lives
 
 

@@ -67,6 +67,19 @@ def test_one_accumulator_for_a_tile_gives_other_bits() -> None:
     assert (one_chain(**given) != cpu_cases.of_tiles(**given)).any()
 
 
+def to_nearest(good: Any) -> Any:
+    """Pairs that are rounded to nearest."""
+    return lambda operation, x, y: getattr(fplab, operation)(x, y, "fp32", subnormals=False)
+
+
+def test_pairs_that_are_rounded_to_nearest_have_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = cpu_cases.pairs_on_arm(64).inputs()
+    good = cpu_cases.of_pairs_on_arm(given)
+    monkeypatch.setattr(cpu_cases, "to_odd", to_nearest(cpu_cases.to_odd))
+    faulty = cpu_cases.of_pairs_on_arm(given)
+    assert all((faulty[name] != good[name]).mean() > 0.05 for name in good)
+
+
 def reversed_order(good: Any) -> Any:
     def faulty(fmt: str, k: int) -> Any:
         nested: Any = k - 1
@@ -89,11 +102,13 @@ MUTANTS = (
            lambda good: lambda name, operands, rounding: good(name, operands, "odd")),
     Mutant("all products of a tile in one chain", ("tiles",), f"{UNITS}.of_tiles",
            lambda good: one_chain),
+    Mutant("pairs rounded to nearest", ("odd_pairs",), f"{UNITS}.to_odd", to_nearest),
     Mutant("every sum saturates", ("integers",), f"{UNITS}.into_int32", lambda good: lambda x, wraps: good(x, False)),
     Mutant("the last product first", ("products",), "fplab.hardware.cpu_products.order", reversed_order),
 )  # fmt: skip
 NEEDS = {"conversions": "f16c", "arithmetic": "avx", "double": "avx", "fused": "fma", "bfloat16": "avx512bf16",
          "integers": "avx512vnni", "tiles": "amx-bf16",
+         "odd_pairs": "bf16" if cpu_units.machine() == cpu_units.ARM else "no such unit",
          "halves": "avx512fp16" if cpu_units.machine() == cpu_units.X86 else "fullfp16"}  # fmt: skip
 LACKING = tuple(id for id, flag in NEEDS.items() if flag not in cpu_units.features())
 HERE = tuple(Mutant(one.name, kills, one.target, one.fault) for one in MUTANTS
