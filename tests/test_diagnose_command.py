@@ -168,6 +168,7 @@ def test_chinese_has_no_space_between_chinese_and_no_english_but_names(here: Pat
         (["explain", "strangers_model:build", "--a", "gpu"], "--a gpu is not possible; allowed: NAME=VALUE"),
         (["explain", "nowhere", "strangers_model:one"], "nowhere/rank-0.json holds no dump that fplab can read: No"),
         (["explain", "strangers_model:build", "--b", "gpus=H100"], "unknown setting of a way 'gpus'"),
+        (["explain", "strangers_model:build", "--b", "compiled=yes"], "compiled='yes' is not possible; allowed: True"),
         (["survey", "pipe.py:build"], "cannot be imported (OSError: [Errno 22] it is no regular file: "),
         *(([what, "strangers_model:no_batches"], "gives (Linear(") for what in ("survey", "explain", "watch")),
         *((["watch", "strangers_model:build", "--rate", rate], f"--rate {rate} is not") for rate in ("nan", "inf")),
