@@ -80,6 +80,12 @@ def chinese() -> list[tuple[str, str]]:
 LINES = chinese()
 
 
+def test_an_entry_has_one_translation() -> None:
+    """A merge can leave two, which Babel reads without a word."""
+    for path in (ROOT / "fplab").rglob("zh.po"):
+        assert re.findall(r"^msgstr .*\nmsgstr .*", path.read_text(encoding="utf-8"), re.MULTILINE) == []
+
+
 def test_there_is_chinese_everywhere() -> None:
     files = {where.split()[0] for where, _ in LINES}
     assert {"README.md", "claims.toml", "zh.po", "00_start.ipynb", "claims.ipynb"} <= files
