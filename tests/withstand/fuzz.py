@@ -55,7 +55,7 @@ RARE = {
     "tensorcore.separate", "tensorcore.infer", "tensorcore.classes", "course.evidence",
     "course.figure", "course.glossary", "claims.tried",
     "claims.overview", "nn.observe", "nn.fake_quantized", "nn.int8_linears", "nn.int4_linears", "nn.emulate",
-    "nn.shadow", "nn.survey", "nn.explain",
+    "nn.shadow", "nn.survey", "nn.explain", "nn.rollout_gap", "tensorcore.explore",
     "nn.conversion", "reveal_order", "training.tensors", "parallel.execute", "parallel.reduce_fast", "experiments.load",
     "codebooks.quantile", "exercises.registry", "exercises.names", "course.hardware", "training.digits",
 }  # fmt: skip
@@ -116,6 +116,10 @@ def _array(*shape: int) -> Any:
 
 def _model() -> Any:
     return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+
+
+def _language_model() -> Any:
+    return torch.nn.Sequential(torch.nn.Embedding(8, 8), torch.nn.Linear(8, 8))
 
 
 def _params() -> Any:
@@ -233,6 +237,8 @@ VALID: dict[str, tuple[Made, ...]] = {
     "sums.SumTree.size": (lambda: 3,),
     "sums.SumTree.nodes": (lambda: ((0, 1), (2, 3)),),
     "formats.policy": (lambda: "inf",),
+    "formats.bits": (lambda: 8,),
+    "formats.precision": (lambda: 3,),
     "inspection.fmt": (lambda: fplab.formats.get("fp16"),),
     "inspection.x": (_exact,),
     "inspection.short.x": (lambda: Fraction(1, 3),),
@@ -293,6 +299,10 @@ VALID: dict[str, tuple[Made, ...]] = {
     "nn.explain.output": (lambda: None,),
     "nn.explain.progress": (lambda: str,),
     "nn.capture.out": (lambda: "dump",),
+    "nn.rollout_gap.trainer": (_language_model,),
+    "nn.rollout_gap.rollout": (lambda: {"gpu": "H100", "inputs": "bf16"},),
+    "nn.rollout_gap.prompts": (lambda: torch.arange(8).reshape(1, 8),),
+    "nn.rollout_gap.progress": (lambda: str,),
     "nn.survey.batch": (lambda: torch.ones(2, 4),),
     "nn.survey.loss": (lambda: lambda model, batch: model(batch).sum(),),
     "nn.survey.formats": (lambda: ["bf16"],),
@@ -315,6 +325,7 @@ VALID: dict[str, tuple[Made, ...]] = {
     "parallel.values": (lambda: np.ones((4, 4), np.float32),),
     "parallel.elements": (lambda: 4,),
     "parallel.timeline.name": (lambda: "1f1b",),
+    "tensorcore.explore.given": (lambda: (_array(3, 4), _array(4, 3)), lambda: lambda model, plan: 0.5),
     "tensorcore.dot.b": (lambda: _array(3, 4),),
     "tensorcore.dot.c": (lambda: None,),
     "tensorcore.attention.q": (lambda: _array(3, 4),),
