@@ -363,6 +363,9 @@ def p3109(bits: int, precision: int, signed: bool = True, infinite: bool = True)
     >>> p3109(8, 3).max, get("binary8p3uf").max
     (49152.0, 3221225472.0)
     """
+    for field, value in (("signed", signed), ("infinite", infinite)):
+        if not isinstance(value, bool):
+            raise LabError(f"{field}={summary(value)} is neither True nor False.")
     bits = integer("bits", bits, 3, 15, ", the widths of P3109")
     precision = integer("precision", precision, 1, bits - signed, f", what {bits} bits allow")
     name = f"binary{bits}p{precision}{'s' if signed else 'u'}{'e' if infinite else 'f'}"

@@ -62,3 +62,15 @@ def test_equal_errors_prefer_a_gpus_own_unit():
 def test_what_no_unit_has_is_refused(wrong, text):
     with pytest.raises(LabError, match=text):
         explore((A, B.T), **wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ((A, B), r"given has shapes \(16, 512\) and \(16, 512\); allowed: \(M, K\) and \(K, N\)"),
+        (A, r"given=.* is not possible; allowed: two matrices, or a function of unit and plan"),
+    ],
+)
+def test_what_is_no_product_is_refused(given, text):
+    with pytest.raises(LabError, match=text):
+        explore(given)

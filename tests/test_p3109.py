@@ -110,3 +110,5 @@ def test_names_say_what_they_are():
         p3109(16, 8)
     with pytest.raises(LabError, match=r"exponent_bits=14"):
         p3109(15, 1)
+    with pytest.raises(LabError, match=r"signed=8 is neither True nor False"):
+        p3109(8, 3, 8)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LabError, door, integer, one_of
+from ..errors import LabError, door, integer, one_of, summary
 from ..formats import several
 from . import models
 from .models import Model
@@ -96,7 +96,7 @@ def explore(
     if not built:
         known = sorted({m.a for m in models.TABLE if _blocks(m)})
         raise LabError(f"inputs={inputs!r} is not possible; allowed: {', '.join(known)}.")
-    measure = given if callable(given) else _error_of(*given, inputs)
+    measure = given if callable(given) else _error_of(*_two(given), inputs)
     bits = [integer("accumulator_bits", n, 2, MOST_BITS) for n in several(accumulator_bits)]
     guards = [integer("guard_bits", n, 0, 30) for n in several(guard_bits)]
     roundings = [one_of("rounding", name, ROUNDINGS) for name in several(rounding)]
@@ -115,6 +115,15 @@ def explore(
         for plan in orders
     ]
     return Exploration(inputs, tuple(points))
+
+
+def _two(given: Any) -> tuple[Any, Any]:
+    """The two matrices that were given."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise LabError(
+            f"given={summary(given)} is not possible; allowed: two matrices, or a function of unit and plan."
+        )
+    return given[0], given[1]
 
 
 def _blocks(model: Model) -> bool:
@@ -145,6 +154,8 @@ def _error_of(a: Any, b: Any, inputs: str) -> Measure:
     from .products import matmul
 
     x, y = (read(value, name, inputs, None, False) for value, name in ((a, "a"), (b, "b")))
+    if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[0]:
+        raise LabError(f"given has shapes {x.shape} and {y.shape}; allowed: (M, K) and (K, N).")
     exact = x.astype(np.float64) @ y.astype(np.float64)
     whole = np.linalg.norm(exact)
 
