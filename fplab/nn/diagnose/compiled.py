@@ -6,8 +6,12 @@ later kernel computes once more. A result is stored, and so rounded, where a pro
 reads it, and where several read it that itself reads more than ``READS`` stored tensors.
 
 Not modelled: sums in another order (FP32's means and softmax), functions whose last bits are others, such as erf and
-sqrt, and the kernel that makes a stored result and goes on with it unrounded, where its loops are one.
-:class:`~fplab.nn.diagnose.explain_report.Explanation` says how near a way comes to what ``torch.compile`` gives.
+sqrt, the kernel that makes a stored result and goes on with it unrounded, where its loops are one, and breaks of the
+graph. :class:`~fplab.nn.diagnose.explain_report.Explanation` says how near a way comes to what ``torch.compile`` gives.
+
+Measured here, in BF16, (3, 7) and (2, 16) tokens, AVX512: all bits of GPT-2 and BERT of one, two and four layers, and
+of Llama of one; of Llama of two and four layers 34% to 67% of the difference between eager and compiled is left; of
+Mixtral, whose routers break the graph, nothing is explained.
 """
 
 from __future__ import annotations
