@@ -28,6 +28,7 @@ PROSE = re.compile(
 )
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+NUMBERS = re.compile(r"(?<![\w.])(?:\d[\d,]*\.\d+|\d{1,3}(?:,\d{3})+|\d{3,})(?!\w|\.\d)")
 
 
 @pytest.fixture(params=NOTEBOOKS, ids=lambda p: p.stem)
@@ -86,6 +87,17 @@ def test_prose_is_whole_in_both_languages(notebook):
         for mark in (r"^#+ ", r"^[*-] ", r"^\|"):
             many = [len(re.findall(mark, text, re.MULTILINE)) for text in (english, chinese)]
             assert many[0] == many[1], (mark, english, chinese)
+        said, told = ({re.sub("[,.]", "", number).strip("0") for number in numbers} for numbers in (
+            NUMBERS.findall(english), re.findall(r"\d[\d,.]*", chinese)))  # fmt: skip
+        assert said <= told, (said - told, chinese)  # 7.5 billion is 75 亿
+
+
+@pytest.mark.parametrize("chapter", [6, 8])
+def test_a_chapter_of_two_sittings_says_so_in_both_languages(chapter):
+    text = CHAPTERS[chapter].read_text(encoding="utf-8")
+    pairs = ("The chapter is two sittings", "本章分两次学习"), ("A good place to stop.", "可以在这里停下。"), (
+        "## Second sitting", "## 第二次学习")  # fmt: skip
+    assert [text.count(mark) for pair in pairs for mark in pair] == [1] * 6
 
 
 def test_links_lead_to_chapters_that_exist(notebook):
