@@ -160,6 +160,7 @@ def test_what_is_no_request_is_refused_in_words(model: Any, tokens: Any, tmp_pat
         ((model, None, tokens), {"logged": [[-1.0] * 7] * 3}, "too many"),
         ((model, None, tokens), {"logged": [[None]] * 3}, "all are null"),
         ((model, None, tokens), {"logged": str(tmp_path / "bad.json")}, "is no JSON"),
+        ((model, None, tokens), {"logged": tmp_path / "none.json"}, "is no JSON .FileNotFoundError"),
         ((model, None), {"logged": [[-1.0]]}, "no tokens are known"),
     ):
         with pytest.raises(LabError, match=why):

@@ -332,10 +332,10 @@ def _given(prompts: Any, logged: Any) -> tuple[list[Tensor], list[list[float | N
 def _log(given: Any) -> list[tuple[Any, list[float | None]]]:
     """The tokens, or None, and the log-probabilities of each sequence of a log."""
     if isinstance(given, (str, Path)):
-        text = contents(Path(given)).decode("utf-8", "replace")
         try:
+            text = contents(Path(given)).decode("utf-8", "replace")
             given = json.loads(text) if text.lstrip().startswith("[") else [*map(json.loads, text.splitlines())]
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise LabError(f"{given} is no JSON ({reason(error)}); it must hold {LOG}.") from None
     if not isinstance(given, (list, tuple)) or not given:
         raise LabError(f"logged is a {type(given).__name__} of no sequences; pass {LOG}.")
