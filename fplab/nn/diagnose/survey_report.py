@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from ...columns import REPORT, folded, grid
-from ...words import LIST, Text, joined, say
+from ...words import COMMA, LIST, Text, joined, say
 from ..emulation.product_log import PHASES
 from ..reporting import Report, leading, number
 from .format_assignment import PerChoice, Tried
@@ -116,7 +116,7 @@ class Survey(Report):
         best = self.recommended
         names = list(best.assignment.values())
         counts = {c: names.count(c) for c in dict.fromkeys(names)}
-        mixture = ", ".join(str(MIXED.fill(choice=c, n=n, s="s" * (n > 1))) for c, n in counts.items())
+        mixture = joined([MIXED.fill(choice=c, n=n, s="s" * (n > 1)) for c, n in counts.items()], COMMA)
         sentences = [(RECOMMENDED if best.within else MISSED).fill(
             mixture=mixture, cost=best.cost, loss=best.loss, predicted=best.predicted, budget=self.budget
         )]  # fmt: skip
