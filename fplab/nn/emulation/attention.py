@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 
 from ...errors import LabError
+from .cached import cached
 from .multiply import GRADIENT, INPUT, Products
 
 Tensor = torch.Tensor
@@ -28,6 +29,7 @@ def forward(
     if dropout_p:
         raise LabError(f"attention with dropout_p={dropout_p} inside one kernel is not emulated; allowed: 0.")
     past = _past(q, k) if is_causal else None
+    k, v = (cached(x, products.settings.kv_cache) for x in (k, v))
     scores = _scores(products, q, _heads(k, q), past, attn_mask, scale)
     top = scores.amax(-1, keepdim=True)
     top = torch.where(top.isneginf(), 0, top)  # a row with nothing to attend to gives zeros, as torch's kernel does
@@ -44,6 +46,8 @@ def backward(
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k and v."""
+    if products.settings.kv_cache is not None:
+        raise LabError("kv_cache is of inference and has no backward pass; leave it out, or compute without gradients.")
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     keys, held = _heads(k, q), _heads(v, q)
     past = _past(q, k) if is_causal else None

@@ -92,6 +92,7 @@ def emulate(
     layers: Mapping[str, str | Recipe | AnyPlan] | None = None,
     plan: AnyPlan | None = None,
     fallback: str | None = None,
+    kv_cache: str | None = None,
     state: Emulation | Mapping[str, Any] | None = None,
 ) -> Emulation:
     """Compute every matrix product of torch in a GPU's bits, forward and backward, within a ``with`` block.
@@ -139,6 +140,10 @@ def emulate(
     :class:`fplab.tensorcore.PlanByRows`) of all others. ``fallback``: "bf16" for a GPU that has no unit for the recipe:
     operands are dequantised to BF16 and multiplied as such.
 
+    ``kv_cache``: "fp8", "int8" or "nvfp4": keys and values pass through a cache of this format before they are
+    multiplied (:mod:`fplab.nn.emulation.cached` says by which scales). Of ``scaled_dot_product_attention`` as one
+    operation, without a backward pass; a product of two tensors that are no weights outside of it is refused.
+
     ``scaling``: for FP8; ``scale(role, tensor)`` gives the number by which an operand is multiplied, in FP32, before it
     saturates into its format, and the product is divided by both: times the product of their rounded reciprocals. A
     role is such as "blocks.1.proj forward 0 a": layer (its path in the model; a model itself by its class, "Linear 1"),
@@ -168,7 +173,8 @@ def emulate(
     """
     chosen = None if recipe is None else get_recipe(recipe)
     given: tuple[Any, ...] = (
-        gpu, inputs, accumulate, gradients, store, instruction, conversion, chosen, plan or ONE_CHAIN, fallback
+        gpu, inputs, accumulate, gradients, store, instruction, conversion, chosen, plan or ONE_CHAIN, fallback,
+        kv_cache,
     )  # fmt: skip
     settings = None
     if scaling is None and not layers and isinstance(allow, tuple) and not allow:
@@ -185,7 +191,8 @@ def emulate(
 def _settings(
     gpu: str | Model, inputs: FormatName | None, accumulate: FormatName, gradients: FormatName | None,
     store: FormatName | None, instruction: str | None, conversion: str, recipe: Recipe | None, plan: AnyPlan,
-    fallback: str | None, scaling: Scaling | None = None, allow: frozenset[str] = frozenset(),
+    fallback: str | None, kv_cache: str | None = None, scaling: Scaling | None = None,
+    allow: frozenset[str] = frozenset(),
     layers: Mapping[str, str | Recipe | AnyPlan] = MappingProxyType({}),
 ) -> Settings:  # fmt: skip
     """The settings that :func:`emulate` is called for, checked once."""
@@ -198,5 +205,6 @@ def _settings(
     own = {pattern: one if isinstance(one, AnyPlan) else get_recipe(one) for pattern, one in layers.items()}
     forward, sums, backward, stored = map(formats.spelt, (inputs, accumulate, gradients or inputs, store))
     return Settings(
-        gpu, forward, sums, backward, stored, scaling, allow, instruction, conversion, recipe, own, plan, fallback
-    )
+        gpu, forward, sums, backward, stored, scaling, allow, instruction, conversion, recipe, own, plan, fallback,
+        kv_cache,
+    )  # fmt: skip

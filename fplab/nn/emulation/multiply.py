@@ -29,6 +29,7 @@ from .scaled_products import promoted, transform_format
 from .settings import OWN
 
 Array = np.ndarray[Any, Any]
+BATCHED = ("bmm", "baddbmm")  # as which an attention that is taken apart multiplies
 INPUT, WEIGHT, GRADIENT = "", "weight", "gradient"  # what an operand is
 FP64, NONE = say("tensors of float64"), say("recipe {recipe} has {product}=None")
 NO_WEIGHT = say("no operand is a weight, as in attention, and recipe {recipe} has activations=None")
@@ -65,6 +66,11 @@ class Products:
         lies above a result's diagonal may be +0 where it is finite, as under a causal mask.
         """
         self.weighted |= WEIGHT in kinds
+        if self.settings.kv_cache is not None and not self.weighted and self.operation in BATCHED:
+            raise LabError(
+                f"{self.operation} of two tensors that are no weights, with kv_cache={self.settings.kv_cache!r}: which "
+                "is of keys or values is not seen; let the model call scaled_dot_product_attention as one operation."
+            )
         recipe = self.choice.recipe
         product, why = (None, None) if recipe is None else self._of(recipe, dtype, kinds)
         factor = 1.0

@@ -18,6 +18,7 @@ from ...tensorcore.models import Model
 from ...tensorcore.operands import CONVERSIONS
 from ...tensorcore.plan import ONE_CHAIN, AnyPlan
 from ..recipes import Recipe
+from .cached import CACHES
 from .scaled_products import unit_inputs
 
 OWN = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}  # dtypes that have a unit of their own
@@ -59,8 +60,11 @@ class Settings:
     layers: Mapping[str, Recipe | AnyPlan] = field(default_factory=dict)
     plan: AnyPlan = ONE_CHAIN
     fallback: str | None = None
+    kv_cache: str | None = None
 
     def __post_init__(self) -> None:
+        if self.kv_cache is not None and self.kv_cache not in CACHES:
+            raise unknown("kv_cache", self.kv_cache, CACHES)
         if self.conversion not in CONVERSIONS:
             raise unknown("conversion", self.conversion, CONVERSIONS)
         if self.store is not None:
