@@ -1,15 +1,34 @@
 """Operands for the tests of Tensor Cores, of every regime in which an alignment or a rounding can go wrong."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 
 import fplab
 from fplab.formats import get
-from fplab.tensorcore import TABLE, Model, oracle
+from fplab.tensorcore import TABLE, Model, oracle, products
 from fplab.tensorcore.units import block
+from fplab.tensorcore.units.block import FusedBlocks
 
 REGIMES = ("codes", "tiny", "big", "near", "uniform", "sparse", "infinite", "nan")
+
+
+@contextmanager
+def by_numpy() -> Iterator[pytest.MonkeyPatch]:
+    """Within it products of blocks go NumPy's way; what remembers which way they go forgets it before and after."""
+    remember = products.rounds, block._in_panels
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FusedBlocks, "is_fast", lambda *_: False)
+        for way in remember:
+            way.cache_clear()
+        try:
+            yield patch
+        finally:
+            for way in remember:
+                way.cache_clear()
 
 
 def distinct() -> list[Model]:

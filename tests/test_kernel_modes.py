@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tensorcore_cases import by_numpy
 
 import fplab
 from fplab import arithmetic, floats, sums
@@ -13,7 +14,6 @@ from fplab.errors import LabError
 from fplab.kernels import arith
 from fplab.kernels.rounding import Options
 from fplab.tensorcore import dot, get, units
-from fplab.tensorcore.units import block
 from fplab.tensorcore.units.block import FusedBlocks
 
 WRONG = [
@@ -67,10 +67,8 @@ def test_unknown_roundings_of_a_block(inputs: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(FusedBlocks, "general_rule", lambda *_: rule._replace(rounding=2))
     with pytest.raises(ValueError, match="a kernel was given a rounding that it does not have"):
         dot(np.ones(64), np.ones(64), 0.0, model)
-    monkeypatch.setattr(FusedBlocks, "is_fast", lambda *_: False)
-    monkeypatch.setattr(block, "_in_panels", lambda *_: False)  # which remembers what is fast
     if inputs == "fp16":
-        with pytest.raises(ValueError, match="a kernel was given a rounding that it does not have"):
+        with by_numpy(), pytest.raises(ValueError, match="a kernel was given a rounding that it does not have"):
             fplab.tensorcore.matmul(np.ones((1, 64)), np.ones((64, 1)), gpu=model)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from parts import examples
-from tensorcore_cases import REGIMES, bits, distinct, exact_bits, operand, powers, representative
+from tensorcore_cases import REGIMES, bits, by_numpy, distinct, exact_bits, operand, powers, representative
 
 import fplab
 from fplab import exact
@@ -16,7 +16,6 @@ from fplab.formats import get
 from fplab.tensorcore import Model, Plan, dot, engine, matmul, oracle
 from fplab.tensorcore import get as get_model
 from fplab.tensorcore.models import OPTIONS
-from fplab.tensorcore.units.block import FusedBlocks
 
 ANSWERS = [
     (name, value)
@@ -28,8 +27,7 @@ ANSWERS = [
 
 def by_general(model: Model, a: np.ndarray, b: np.ndarray, c: np.ndarray, **more: np.ndarray) -> np.ndarray:
     """A product by NumPy."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FusedBlocks, "is_fast", lambda *_: False)
+    with by_numpy():
         return bits(matmul(a, b, c, gpu=model, **more))
 
 
