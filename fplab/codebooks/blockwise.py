@@ -11,7 +11,7 @@ from ..threads import split
 from . import books, rules
 from .books import Codebook
 from .rules import Rule
-from .thresholds import floors, padded, plan, rank_of, thresholds
+from .thresholds import ladder, plan, rank_of, thresholds
 
 Array = np.ndarray[Any, Any]
 MOST = 1 << 62
@@ -121,14 +121,14 @@ def _nearest(flat: Array, codes: Array, absmax: Array, size: int, code: Codebook
 
 
 def _stochastic(flat: Array, codes: Array, absmax: Array, size: int, code: Codebook, seed: Any) -> bool:
-    from ..kernels.codebooks import quantize_stochastic
+    from ..kernels.codebooks import QUANTIZE_STOCHASTIC
 
-    word = np.uint64(integer("seed", seed, 0, 2**64 - 1))
-    lower, last = padded(floors(code)), len(code) - 1
+    word, how = np.uint64(integer("seed", seed, 0, 2**64 - 1)), plan(code, None)
+    kernel = QUANTIZE_STOCHASTIC[how.keyed]
 
     def run(a: int, b: int) -> bool:
         scales = absmax[a // size : block_count(b, size)]
-        finite: bool = quantize_stochastic(flat[a:b], codes[a:b], scales, size, code.values, lower, last, a, word)
+        finite: bool = kernel(flat[a:b], codes[a:b], scales, size, how, *ladder(code), a, word)
         return finite
 
     return any(split(run, flat.size, unit=size))

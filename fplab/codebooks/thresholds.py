@@ -54,8 +54,15 @@ def thresholds(book: Codebook, rule: Rule) -> Array:
 
 
 def floors(book: Codebook) -> Array:
-    """The thresholds that find the value below: each is the float32 just less than a value."""
-    return below(book.values[1:])
+    """The thresholds that find the value below, for stochastic rounding: the values themselves, and -0 for 0."""
+    return np.where(book.values[1:] == 0, np.float32(-0.0), book.values[1:])
+
+
+@lru_cache(maxsize=64)
+def ladder(book: Codebook) -> tuple[Array, Array]:
+    """The values and, in units of 2**-32, the gap above each, float64; no gap above the last is ever crossed."""
+    values = book.values.astype(np.float64)
+    return values, np.append(np.diff(values), np.inf) * 2.0**-32
 
 
 def entry_of(x: Array, size: int) -> Array:
@@ -127,12 +134,12 @@ def rank_of(x: Array, limits: Array) -> Array:
 
 
 @lru_cache(maxsize=64)
-def plan(book: Codebook, rule: Rule) -> Plan:
-    """The plan of a codebook under a rule: keyed with as few buckets as keep thresholds apart, or searched."""
-    limits = thresholds(book, rule)
-    for shift in SHIFTS:
-        if keyed := keys(limits, shift):
-            return keyed
+def plan(book: Codebook, rule: Rule | None, keyed: bool = True) -> Plan:
+    """The plan of a codebook under a rule, None the stochastic one: keyed with few buckets, or else searched."""
+    limits = floors(book) if rule is None else thresholds(book, rule)
+    for shift in SHIFTS if keyed else ():
+        if found := keys(limits, shift):
+            return found
     return Plan(False, padded(limits), np.int32(0), np.uint32(0), np.int32(0))
 
 

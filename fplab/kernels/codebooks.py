@@ -25,7 +25,7 @@ PIECE = 512  # elements between two looks at memory; 256 to 2048 measured alike
 ABS = np.uint32(0x7FFFFFFF)
 NOT_FINITE = np.uint32(0x7F800000)
 ONE = np.int32(0x3F800000)
-MOST_RANKS = 256
+LOW_HALF = np.uint64(0xFFFFFFFF)
 TINY = np.float32(1e-38)  # what the libraries that multiply by a reciprocal let a maximum count at least
 HALVES = tuple(1 << i for i in reversed(range(8)))
 
@@ -168,38 +168,63 @@ QUANTIZE = {
 }  # fmt: skip
 
 
-@inlined
-def between(x, values, thresholds, last, word):
-    """The rank of ``x`` rounded stochastically: up from the value below with the share of the gap that lies below.
+def _drawn(ranks):
+    """The way to round a piece stochastically, the value below each element found by ``ranks``."""
 
-    ``thresholds``: the largest float32 below each value but the first, as :func:`searched` wants them. The share is
-    computed in float64, rounding once for each of its three operations, and compared with the word as a fraction of
-    2**32.
-    """
-    rank = searched(x, thresholds)
-    if rank >= last:
-        return last
-    below, above = np.float64(values[rank]), np.float64(values[rank + np.uint32(1)])
-    share = (np.float64(x) - below) / (above - below)
-    return np.uint32(rank + (np.uint32(1) if np.float64(word) < share * 4294967296.0 else np.uint32(0)))
+    @inlined
+    def drawn(source, scale, codes, keys, plan, values, gaps, index, seed):
+        """Up from the value below with the share of the gap that lies below, by random words ``index`` and on.
+
+        ``plan``: of :func:`~fplab.codebooks.thresholds.floors`; ``values``: float64; ``gaps``: float64, to the next
+        value in units of 2**-32. The share is computed in float64, each operation rounded once, and compared with the
+        word. An element that equals a value may count as above the one below: its share is then 1.
+        """
+        ranks(source, scale, codes, keys, plan.table, plan.low, plan.shift, plan.offset)
+        first, high = np.uint32(index & LOW_HALF), index >> np.uint64(32)
+        turn = min(source.size, 1 + np.int64(LOW_HALF) - np.int64(first))  # where the low half of the index begins anew
+        key0, key1 = stream_keys(seed, high)
+        for i in range(turn):
+            keys[i] = random_word(np.uint32(first + np.uint32(i)), key0, key1)
+        key0, key1 = stream_keys(seed, high + np.uint64(1))
+        for i in range(turn, source.size):
+            keys[i] = random_word(np.uint32(first + np.uint32(i)), key0, key1)
+        for i in range(source.size):
+            rank = codes[i]
+            share = (np.float64(divided(source[i], scale)) - values[rank]) / gaps[rank]
+            codes[i] = np.uint8(rank + (np.uint8(1) if np.float64(keys[i]) < share else np.uint8(0)))
+
+    return drawn
 
 
-@jit
-def quantize_stochastic(x, codes, absmax, block, values, thresholds, last, start, seed):
+keyed_draws, searched_draws = _drawn(keyed_quotients), _drawn(searched_quotients)
+
+
+def _quantize_stochastic(draw):
     """Like the kernels above, dividing, signed or not; element i draws random word ``start + i`` of the seed."""
-    negative = False
-    for k in range(absmax.size):
-        at, end = k * block, min(x.size, (k + 1) * block)
-        most = largest(x[at:end].view(np.uint32))
-        scale = divisor(most)
-        absmax[k] = as_float(most) if most < NOT_FINITE else np.float32(np.nan)
-        for i in range(at, end):
-            index = np.uint64(start + i)
-            key0, key1 = stream_keys(seed, index >> np.uint64(32))
-            word = random_word(np.uint32(index & np.uint64(0xFFFFFFFF)), key0, key1)
-            codes[i] = np.uint8(between(divided(x[i], scale), values, thresholds, np.uint32(last), word))
-            negative = negative or (values[0] >= np.float32(0) and x[i] < np.float32(0))
-    return negative
+
+    @jit
+    def kernel(x, codes, absmax, block, plan, values, gaps, start, seed):
+        keys, buffer = np.empty(PIECE, np.uint32), np.empty(PIECE, np.uint8)
+        negative = False
+        for k in range(absmax.size):
+            at, end = k * block, min(x.size, (k + 1) * block)
+            most = largest(x[at:end].view(np.uint32))
+            scale = divisor(most)
+            absmax[k] = as_float(most) if most < NOT_FINITE else np.float32(np.nan)
+            while at < end:
+                count = min(end - at, PIECE)
+                draw(x[at : at + count], scale, buffer, keys, plan, values, gaps, np.uint64(start + at), seed)
+                target = codes[at : at + count]
+                for i in range(target.size):
+                    target[i] = buffer[i]
+                    negative = negative or (values[0] >= 0 and x[at + i] < np.float32(0))
+                at += count
+        return negative
+
+    return kernel
+
+
+QUANTIZE_STOCHASTIC = {True: _quantize_stochastic(keyed_draws), False: _quantize_stochastic(searched_draws)}  # by keyed
 
 
 @jit

@@ -13,24 +13,28 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import inlined, jit
-from .codebooks import NOT_FINITE, PIECE, between, divided, divisor, keyed_quotients, largest, searched_quotients
+from .codebooks import (
+    NOT_FINITE,
+    PIECE,
+    divisor,
+    keyed_draws,
+    keyed_quotients,
+    largest,
+    searched_draws,
+    searched_quotients,
+)
 from .fast32 import as_bits, as_float
-from .rounding import random_word, stream_keys
 
 ABS = np.uint32(0x7FFFFFFF)
 ZERO = np.float32(0)
 
 
 class Coding(NamedTuple):
-    """A codebook and how a state is quantised to it; see :class:`fplab.codebooks.thresholds.Plan`."""
+    """A codebook and how a state is quantised to it; see :mod:`fplab.codebooks.thresholds`."""
 
     values: np.ndarray  # float32 (256,), by rank
-    table: np.ndarray
-    low: np.int32
-    shift: np.uint32
-    offset: np.int32
-    lower: np.ndarray  # the thresholds of stochastic rounding
-    last: np.uint32
+    plan: Any  # to nearest, or to the value below
+    ladder: tuple[np.ndarray, np.ndarray]
     seed: np.uint64
 
 
@@ -68,27 +72,25 @@ def _update(program: Program, states: Sequence[str], coefficients: Sequence[str]
 
 # --- storing a block's new state ----------------------------------------------------------------------------------
 def _nearest(ranks):
-    """The way to quantise a block to nearest, keyed or by search."""
+    """The way to round a piece to nearest."""
 
     @inlined
-    def store(state, codes, scale, keys, buffer, coding, start):
-        for at in range(0, state.size, PIECE):
-            count = min(state.size - at, PIECE)
-            ranks(state[at : at + count], scale, buffer, keys, coding.table, coding.low, coding.shift, coding.offset)
-            target = codes[at : at + count]
-            for i in range(target.size):
-                target[i] = buffer[i]
+    def store(state, scale, buffer, keys, coding, index):
+        plan = coding.plan
+        ranks(state, scale, buffer, keys, plan.table, plan.low, plan.shift, plan.offset)
 
     return store
 
 
-@inlined
-def _stochastic(state, codes, scale, keys, buffer, coding, start):
-    for i in range(state.size):
-        index = np.uint64(start + i)
-        key0, key1 = stream_keys(coding.seed, index >> np.uint64(32))
-        word = random_word(np.uint32(index & np.uint64(0xFFFFFFFF)), key0, key1)
-        codes[i] = np.uint8(between(divided(state[i], scale), coding.values, coding.lower, coding.last, word))
+def _stochastic(draw):
+    """The way to round a piece by random words, ``index`` that of its first element."""
+
+    @inlined
+    def store(state, scale, buffer, keys, coding, index):
+        values, gaps = coding.ladder
+        draw(state, scale, buffer, keys, coding.plan, values, gaps, np.uint64(index), coding.seed)
+
+    return store
 
 
 @inlined
@@ -102,16 +104,25 @@ def _save(state, codes, scales, k, keys, buffer, coding, start, store):
     """Quantise the block ``k``, which begins at element ``start``."""
     most = largest(state.view(np.uint32))
     scales[k] = as_float(most) if most < NOT_FINITE else np.float32(np.nan)
-    store(state, codes, divisor(most), keys, buffer, coding, start)
+    scale = divisor(most)
+    for at in range(0, state.size, PIECE):
+        count = min(state.size - at, PIECE)
+        store(state[at : at + count], scale, buffer, keys, coding, start + at)
+        target = codes[at : at + count]
+        for i in range(target.size):
+            target[i] = buffer[i]
 
 
 # --- kernels ------------------------------------------------------------------------------------------------------
-STORES = {"keyed": _nearest(keyed_quotients), "searched": _nearest(searched_quotients), "stochastic": _stochastic}
+STORES = {
+    ("nearest", True): _nearest(keyed_quotients), ("nearest", False): _nearest(searched_quotients),
+    ("stochastic", True): _stochastic(keyed_draws), ("stochastic", False): _stochastic(searched_draws),
+}  # fmt: skip
 
 
 @lru_cache
-def blockwise(program: Program, states: tuple[str, str], coefficients: tuple[str, ...], store: str) -> Any:
-    """The kernel of a program, whose float32 states are stored "keyed", "searched" or "stochastic".
+def blockwise(program: Program, states: tuple[str, str], coefficients: tuple[str, ...], store: tuple[str, bool]) -> Any:
+    """The kernel of a program, whose float32 states are stored by one of :data:`STORES`: (rounding, keyed).
 
     ``p``, ``g`` float32, ``m``, ``v`` uint8, all contiguous and of one size; ``a``, ``b`` the states' float32 scales,
     one for each block; ``numbers`` the coefficients, float32; ``start`` the place of the first element in its tensor.

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ...codebooks import Codebook, rules
 from ...codebooks.blockwise import block_count
-from ...codebooks.thresholds import floors, padded, plan, thresholds
+from ...codebooks.rules import Rule
+from ...codebooks.thresholds import ladder, plan
 from ...errors import LabError
 from ...kernels.optim8 import Coding, blockwise, first_bad, float32_states
 from ...nn import bits
@@ -35,20 +36,11 @@ def whole_program(update: Update, decay: str) -> tuple[Program, tuple[str, ...]]
 
 
 @lru_cache(maxsize=64)
-def coding(book: Codebook, sign: str, keyed: bool, seed: int) -> Coding:
-    """A codebook as the kernels take it; states hold ranks."""
-    rule = SIGNS[sign] if book.signed else rules.EVEN
+def coding(book: Codebook, rule: Rule | None, keyed: bool) -> Coding:
+    """A codebook as the kernels take it, seed 0; states hold ranks."""
     values = np.zeros(256, np.float32)
     values[: len(book)] = book.values
-    how = plan(book, rule)
-    table = how.table if keyed else padded(thresholds(book, rule))
-    last = np.uint32(len(book) - 1)
-    return Coding(values, table, how.low, how.shift, how.offset, padded(floors(book)), last, np.uint64(seed))
-
-
-def keyed(book: Codebook, sign: str) -> bool:
-    """Whether ranks of a codebook are found by key."""
-    return plan(book, SIGNS[sign] if book.signed else rules.EVEN).keyed
+    return Coding(values, plan(book, rule, keyed), ladder(book), np.uint64(0))
 
 
 def flat(tensor: Tensor) -> Array:
@@ -219,15 +211,16 @@ class EightBit(LabOptimizer):
                     f"blocks of {group['block']} need {count}; the block size of a state cannot change."
                 )
 
-    def _codings(self, group: dict[str, Any], step: int, place: int) -> tuple[str, list[Coding]]:
+    def _codings(self, group: dict[str, Any], step: int, place: int) -> tuple[tuple[str, bool], list[Coding]]:
         """How states are stored, and the codebooks with this step's seeds."""
-        if group["rounding"] == "stochastic":
-            words = [self._seed(group, step, place, array) for array in range(2)]
-            books = [coding(book, group["sign"], False, 0) for book in self.codes]
-            return "stochastic", [b._replace(seed=np.uint64(w)) for b, w in zip(books, words, strict=True)]
-        used = [book for book, state in zip(self.codes, self.kind.states, strict=True) if state]
-        by_key = all(keyed(book, group["sign"]) for book in used)
-        return "keyed" if by_key else "searched", [coding(b, group["sign"], by_key, 0) for b in self.codes]
+        stochastic, sign = group["rounding"] == "stochastic", SIGNS[group["sign"]]
+        how = [None if stochastic else sign if book.signed else rules.EVEN for book in self.codes]
+        used = zip(self.codes, how, self.kind.states, strict=True)
+        keyed = all(plan(book, rule).keyed for book, rule, state in used if state)
+        codings = [coding(book, rule, keyed) for book, rule in zip(self.codes, how, strict=True)]
+        if stochastic:
+            codings = [c._replace(seed=np.uint64(self._seed(group, step, place, i))) for i, c in enumerate(codings)]
+        return (group["rounding"], keyed), codings
 
     def coefficients(self, group: dict[str, Any], step: int) -> dict[str, float]:
         """The numbers in its program at a step (from 1), in Python floats; each is rounded once to float32."""
