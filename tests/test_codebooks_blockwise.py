@@ -8,9 +8,9 @@ import refusals
 
 from fplab import codebooks, num_threads, set_num_threads
 from fplab.codebooks import Codebook, oracle, rules
-from fplab.codebooks.thresholds import keys, ordered, padded, plan, thresholds, value_of
+from fplab.codebooks.thresholds import keys, ladder, ordered, padded, plan, thresholds, value_of
 from fplab.errors import LabError
-from fplab.kernels.codebooks import QUANTIZE
+from fplab.kernels.codebooks import QUANTIZE, QUANTIZE_STOCHASTIC
 
 f32 = np.float32
 BOOKS = (
@@ -147,16 +147,32 @@ def test_the_maximum_comes_back_exactly_and_minus_it_does_not() -> None:
 
 
 # --- stochastic --------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("book", [BOOKS[0], BOOKS[1], BOOKS[6], BOOKS[10], BOOKS[7]], ids=lambda b: b.name)
+@pytest.mark.parametrize("book", BOOKS, ids=lambda b: b.name)
 def test_stochastic_rounding_by_its_words(book: Codebook) -> None:
     from fplab.kernels.rounding import element_word
 
     rng = np.random.default_rng(4)
-    x = np.concatenate([rng.standard_normal(300).astype(f32), around(book, rules.EVEN)[::5]])
-    x = x if book.signed else np.abs(x)
+    values = np.concatenate([book.values, np.nextafter(book.values, f32(-2)), np.nextafter(book.values, f32(2))])
+    x = np.concatenate(
+        [rng.standard_normal(300).astype(f32), around(book, rules.EVEN)[::5], f32([0.0, -0.0, 1]), values]
+    )
+    x = np.abs(np.append(x, np.zeros(-x.size % 64, f32)))
+    x *= np.sign(rng.random(x.size) - 0.5).astype(f32) if book.signed else f32(1)
     q = codebooks.quantize_blockwise(x, book, 64, stochastic=True, seed=11)
     words = [int(element_word(i, np.uint64(11))) for i in range(x.size)]
     np.testing.assert_array_equal(q.codes, oracle.stochastic(x, book, 64, words))
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_random_words_go_on_where_the_index_passes_32_bits(keyed: bool) -> None:
+    from fplab.kernels.rounding import element_word
+
+    book, start, seed = codebooks.dynamic(), 2**32 - 1000, np.uint64(7)
+    x = np.random.default_rng(5).standard_normal(2048).astype(f32)
+    codes, absmax = np.empty(x.size, np.uint8), np.empty(8, f32)
+    QUANTIZE_STOCHASTIC[keyed](x, codes, absmax, 256, plan(book, None, keyed), *ladder(book), start, seed)
+    words = [int(element_word(np.uint64(start + i), seed)) for i in range(x.size)]
+    np.testing.assert_array_equal(codes, oracle.stochastic(x, book, 256, words))
 
 
 def test_stochastic_rounding_is_right_on_average_and_seeded() -> None:

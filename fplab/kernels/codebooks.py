@@ -172,12 +172,13 @@ def _drawn(ranks):
     """The way to round a piece stochastically, the value below each element found by ``ranks``."""
 
     @inlined
-    def drawn(source, scale, codes, keys, plan, values, gaps, index, seed):
+    def drawn(source, scale, codes, keys, steps, plan, values, gaps, index, seed):
         """Up from the value below with the share of the gap that lies below, by random words ``index`` and on.
 
         ``plan``: of :func:`~fplab.codebooks.thresholds.floors`; ``values``: float64; ``gaps``: float64, to the next
         value in units of 2**-32. The share is computed in float64, each operation rounded once, and compared with the
-        word. An element that equals a value may count as above the one below: its share is then 1.
+        word. An element that equals a value may count as above the one below: its share is then 1. ``steps``: float64
+        (2, PIECE) to gather them in, since a loop that looks them up as it divides does not vectorise.
         """
         ranks(source, scale, codes, keys, plan.table, plan.low, plan.shift, plan.offset)
         first, high = np.uint32(index & LOW_HALF), index >> np.uint64(32)
@@ -189,9 +190,10 @@ def _drawn(ranks):
         for i in range(turn, source.size):
             keys[i] = random_word(np.uint32(first + np.uint32(i)), key0, key1)
         for i in range(source.size):
-            rank = codes[i]
-            share = (np.float64(divided(source[i], scale)) - values[rank]) / gaps[rank]
-            codes[i] = np.uint8(rank + (np.uint8(1) if np.float64(keys[i]) < share else np.uint8(0)))
+            steps[0, i], steps[1, i] = values[codes[i]], gaps[codes[i]]
+        for i in range(source.size):
+            share = (np.float64(divided(source[i], scale)) - steps[0, i]) / steps[1, i]
+            codes[i] += np.uint8(np.float64(keys[i]) < share)
 
     return drawn
 
@@ -204,7 +206,7 @@ def _quantize_stochastic(draw):
 
     @jit
     def kernel(x, codes, absmax, block, plan, values, gaps, start, seed):
-        keys, buffer = np.empty(PIECE, np.uint32), np.empty(PIECE, np.uint8)
+        keys, buffer, steps = np.empty(PIECE, np.uint32), np.empty(PIECE, np.uint8), np.empty((2, PIECE))
         negative = False
         for k in range(absmax.size):
             at, end = k * block, min(x.size, (k + 1) * block)
@@ -213,11 +215,13 @@ def _quantize_stochastic(draw):
             absmax[k] = as_float(most) if most < NOT_FINITE else np.float32(np.nan)
             while at < end:
                 count = min(end - at, PIECE)
-                draw(x[at : at + count], scale, buffer, keys, plan, values, gaps, np.uint64(start + at), seed)
+                draw(x[at : at + count], scale, buffer, keys, steps, plan, values, gaps, np.uint64(start + at), seed)
                 target = codes[at : at + count]
                 for i in range(target.size):
                     target[i] = buffer[i]
-                    negative = negative or (values[0] >= 0 and x[at + i] < np.float32(0))
+                if values[0] >= 0:
+                    for i in range(at, at + count):
+                        negative = negative or x[i] < np.float32(0)
                 at += count
         return negative
 

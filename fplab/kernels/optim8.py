@@ -75,7 +75,7 @@ def _nearest(ranks):
     """The way to round a piece to nearest."""
 
     @inlined
-    def store(state, scale, buffer, keys, coding, index):
+    def store(state, scale, buffer, keys, steps, coding, index):
         plan = coding.plan
         ranks(state, scale, buffer, keys, plan.table, plan.low, plan.shift, plan.offset)
 
@@ -86,9 +86,9 @@ def _stochastic(draw):
     """The way to round a piece by random words, ``index`` that of its first element."""
 
     @inlined
-    def store(state, scale, buffer, keys, coding, index):
+    def store(state, scale, buffer, keys, steps, coding, index):
         values, gaps = coding.ladder
-        draw(state, scale, buffer, keys, coding.plan, values, gaps, np.uint64(index), coding.seed)
+        draw(state, scale, buffer, keys, steps, coding.plan, values, gaps, np.uint64(index), coding.seed)
 
     return store
 
@@ -100,14 +100,14 @@ def _load(codes, scale, coding, state):
 
 
 @inlined
-def _save(state, codes, scales, k, keys, buffer, coding, start, store):
+def _save(state, codes, scales, k, keys, buffer, steps, coding, start, store):
     """Quantise the block ``k``, which begins at element ``start``."""
     most = largest(state.view(np.uint32))
     scales[k] = as_float(most) if most < NOT_FINITE else np.float32(np.nan)
     scale = divisor(most)
     for at in range(0, state.size, PIECE):
         count = min(state.size - at, PIECE)
-        store(state[at : at + count], scale, buffer, keys, coding, start + at)
+        store(state[at : at + count], scale, buffer, keys, steps, coding, start + at)
         target = codes[at : at + count]
         for i in range(target.size):
             target[i] = buffer[i]
@@ -132,7 +132,7 @@ def blockwise(program: Program, states: tuple[str, str], coefficients: tuple[str
 
     @jit
     def kernel(p, g, m, v, a, b, block, coding1, coding2, numbers, start):
-        keys, buffer = np.empty(PIECE, np.uint32), np.empty(PIECE, np.uint8)
+        keys, buffer, steps = np.empty(PIECE, np.uint32), np.empty(PIECE, np.uint8), np.empty((2, PIECE))
         size = min(block, p.size)
         state1, state2 = np.zeros(size, np.float32), np.zeros(size, np.float32)
         for k in range((p.size + block - 1) // block):
@@ -145,9 +145,9 @@ def blockwise(program: Program, states: tuple[str, str], coefficients: tuple[str
             for i in range(weight.size):
                 weight[i], s[i], t[i] = update(weight[i], slope[i], s[i], t[i], numbers)
             if first:
-                _save(s, m[at:end], a, k, keys, buffer, coding1, start + at, put)
+                _save(s, m[at:end], a, k, keys, buffer, steps, coding1, start + at, put)
             if second:
-                _save(t, v[at:end], b, k, keys, buffer, coding2, start + at, put)
+                _save(t, v[at:end], b, k, keys, buffer, steps, coding2, start + at, put)
 
     return kernel
 
