@@ -13,7 +13,7 @@ from pictures import of_class, parse
 from fplab.draw import histogram
 from fplab.errors import LabError
 from fplab.language import speaking
-from fplab.widgets import accumulation, blockwise, gradients, pipeline, rounding
+from fplab.widgets import accumulation, adders, blockwise, gradients, pipeline, rounding
 
 
 def width(text: str, letter: float = 8.0, character: float = 12.0) -> float:
@@ -49,6 +49,14 @@ def test_the_limits_under_the_histogram_do_not_cover_each_other(fmt, scale, lang
     assert found[0][1] >= 0
     assert all(left[2] <= right[1] for left, right in itertools.pairwise(found))
     assert found[-1][2] <= histogram.WIDTH
+
+
+@pytest.mark.parametrize("inputs", adders.INPUTS)
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_an_adders_words_stay_inside_the_picture(inputs, language):
+    with speaking(language):
+        found = list(spans(adders.render(adders.State(inputs))))
+    assert all(start >= 0 and end <= adders.WIDTH for _, start, end in found), found
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

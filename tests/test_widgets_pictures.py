@@ -22,10 +22,11 @@ from fplab.hardware import records
 from fplab.memory.pipeline import SCHEDULES
 from fplab.parallel import schedules
 from fplab.scaled import get_scheme, oracle
-from fplab.tensorcore import GPUS, dot, models, trace
+from fplab.tensorcore import GPUS, dot, exploration, matmul, models, operands, trace
 from fplab.training.scalers import machine
 from fplab.widgets import (
     accumulation,
+    adders,
     block_scales,
     blockwise,
     designer,
@@ -194,6 +195,37 @@ def test_gpus_differ_and_refuse():
     assert "exact sum none" in special
     picture = shell.picture(gpus.render, gpus.State(a="1", b="1 2"))
     assert "a has 1 numbers, b 2, c 1; a and b need the same, c one." in text_of(picture)
+
+
+# --- the adder explorer ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [adders.State(), adders.State("fp16", 24, 2, 16, "to nearest", "promoted every 128"),
+                                   adders.State("tf32", 9, 8, 1, "toward zero", "split in four")])  # fmt: skip
+def test_adders_have_the_errors_of_their_products(state):
+    x, y = np.random.default_rng(adders.SEED).normal(size=(2, adders.SIDE, adders.K))
+    x, y = (np.asarray(operands.read(v, "v", state.inputs, None, False), np.float64) for v in (x, y.T))
+    picture, plan = adders.render(state), adders.ORDERS[state.order]
+
+    def error(unit):
+        return float(np.linalg.norm(matmul(x, y, gpu=unit, plan=plan) - x @ y) / np.linalg.norm(x @ y))
+
+    like, others = models.get("H100", state.inputs), (state.guard_bits, state.block, adders.ROUNDINGS[state.rounding])
+    errors = {p: error(exploration.unit(like, p, *others)) for p in adders.WIDTHS}
+    assert {int(e.get("data-bits")): float(e.get("data-error")) for e in of_class(picture, "built")} == errors
+    told = [e.text for e in parse(picture).iter("span")]
+    (_, mine), *others_told = zip(told[::2], told[1::2], strict=True)
+    assert mine == (f"the chosen unit: {state.accumulator_bits} + {state.guard_bits} bits, blocks of {state.block}, "
+                    f"{state.rounding}: {errors[state.accumulator_bits]:.2e}")  # fmt: skip
+    models_of = {g: m for g in GPUS if (m := exploration._of_gpu(g, state.inputs)) is not None}
+    names = [text.split(":")[0].split(", ") for _, text in others_told]
+    assert sorted(name for row in names for name in row) == sorted(models_of)
+    assert len(of_class(picture, "gpu")) == len(names)
+    assert sorted("".join(e.text for e in of_class(picture, "letters"))) == [letter for letter, _ in others_told]
+    for gpus_, (_, text) in zip(names, others_told, strict=True):
+        for m in (models_of[gpu] for gpu in gpus_):
+            assert f": {m.kept_bits + 1} + {m.alignment_bits - m.kept_bits} bits, blocks of {m.length}, " in text
+            assert text.endswith(f": {error(m):.2e}")
 
 
 # --- a block and its scale --------------------------------------------------------------------------------------

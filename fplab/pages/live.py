@@ -53,6 +53,9 @@ ROWS = [(name, *row) for name, row in PRESETS.items()]
 # What each input of a widget can be on a page, where that is not all that it can be in a notebook. A name of several
 # fields: one input chooses them together.
 DRAWN: Mapping[str, Mapping[str, Sequence[Any]]] = {
+    "adders": {
+        "inputs": ("e4m3", "fp16"), "accumulator_bits": (6, 10, 14, 18, 24), "guard_bits": (0, 3), "block": (8, 16, 32),
+    },
     "block_scales": {
         "way": ("mxfp8", "mxfp4", "nvfp4", "nvfp4 4over6"), "values": ("normal",), "place": (20,), "hadamard": (0, 16),
         "outlier": (0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0), "draws": (0, 1, 16, 64),

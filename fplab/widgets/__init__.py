@@ -13,6 +13,7 @@ from ..lazily import index
 if TYPE_CHECKING:
     from . import (
         accumulation,
+        adders,
         bits,
         block_scales,
         blockwise,
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "accumulation", "bits", "block_scales", "blockwise", "collectives", "designer", "gpus", "gradients", "lossscale",
-    "memory", "mixed", "pipeline", "rounding", "stepper", "zero",
+    "accumulation", "adders", "bits", "block_scales", "blockwise", "collectives", "designer", "gpus", "gradients",
+    "lossscale", "memory", "mixed", "pipeline", "rounding", "stepper", "zero",
 ]  # fmt: skip
 
 NAMES = tuple(__all__)

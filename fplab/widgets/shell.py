@@ -44,7 +44,9 @@ OPTIONS = {text.en: text for text in (
     say_of("option", "reduce"), say_of("option", "broadcast"), say_of("option", "direct"), say_of("option", "ring"),
     say_of("option", "doubling"), say_of("option", "tree"), say_of("option", "cancellation"),
     say_of("option", "far apart"), say_of("option", "three generations"), say_of("option", "mixed"),
-    say_of("option", "gradients"), say_of("option", "normal"),
+    say_of("option", "gradients"), say_of("option", "normal"), say_of("option", "one chain"),
+    say_of("option", "promoted every 128"), say_of("option", "split in four"),
+    say_of("option", "toward zero"), say_of("option", "to nearest"),
 )}  # fmt: skip
 
 
