@@ -238,9 +238,9 @@ def test_bytes_as_the_hardware_takes_them() -> None:
     assert scaled.quantize(x, "fp8_row").packed().scales.view("<f4").shape == (150,)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "e4m3", fplab.Format("wider", 8, 22)], ids=str)
 @pytest.mark.parametrize("size", [1, 2, 16, 32])
-def test_hadamard_is_its_definition(dtype: str, size: int) -> None:
+def test_hadamard_is_its_definition(dtype: str | fplab.Format, size: int) -> None:
     x = np.append(hard((9, 64), 5).reshape(-1), raw(9, 64).view(f32)).reshape(-1, 64)
     signs = np.resize(scaled.SIGNS, size).tolist()
     want = [oracle.hadamard(block, signs, dtype) for block in x.reshape(-1, size).tolist()]

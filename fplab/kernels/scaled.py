@@ -16,6 +16,7 @@ from . import inlined, jit
 from .codebooks import largest
 from .fast32 import as_bits, as_float, to_uint32
 from .rounding import ODD, RNA, RTN, RTP, random_word
+from .tensorcore_pack import _at
 
 TILE = 4096  # elements worked on between two looks at memory
 SIGN, ABS, INFINITY = np.uint32(0x80000000), np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)
@@ -365,28 +366,55 @@ NEAREST, DIRECTED = _quantize(nearest, 0), _quantize(directed, 0)
 STOCHASTIC = {32: _quantize(stochastic, 32), 8: _quantize(stochastic_8, 8)}  # by random bits an element
 
 
-@jit
-def butterflies(x, out, signs, factor):
-    """Sylvester's Hadamard transform of each ``signs.size`` values of ``x``, float32 or float64, in FP64.
+@inlined
+def odd32(x):
+    """A float64 rounded to odd in float32, so that a later rounding to 22 bits or less is that of ``x`` itself."""
+    near = np.float32(x)
+    back, bits = np.float64(near), as_bits(near)
+    bits = np.uint32(bits - (np.uint32(1) if abs(back) > abs(x) else np.uint32(0)))
+    return as_float(np.uint32(bits | (np.uint32(1) if back < x or back > x else np.uint32(0))))
 
-    ``out``: float64, or float32, to which each result is rounded. Blocks are worked on side by side.
+
+@jit
+def added(x, out, half):
+    """Sums of neighbours to the first half of ``out``, differences to the second; compiled alone, so it vectorises."""
+    for i in range(half):
+        a, b = x[_at(2 * i)], x[_at(2 * i + 1)]
+        out[_at(i)], out[_at(half + i)] = a + b, a - b
+
+
+@jit
+def interleaved(x, out, half):
+    """The two halves of ``x``, by turns."""
+    for i in range(half):
+        a, b = x[_at(i)], x[_at(half + i)]
+        out[_at(2 * i)], out[_at(2 * i + 1)] = a, b
+
+
+@jit
+def butterflies(x, out, signs, size, factor, odd):
+    """Sylvester's Hadamard transform of each ``size`` values of ``x``, in FP64; ``x`` and ``out`` float32 or float64.
+
+    ``signs``: those of a whole number of blocks, which are worked on together. With sums in the first half and
+    differences in the second, the next distance is again that of neighbours; as many interleavings put values back.
+    ``odd``: results are rounded to float32 by :func:`odd32`.
     """
-    size, width = signs.size, 64
-    part = np.empty((size, width), np.float64)
-    for start in range(0, x.size, size * width):
-        count = min(width, (x.size - start) // size)
-        for j in range(count):
-            for i in range(size):
-                part[i, j] = x[start + j * size + i] * signs[i]
+    one, other = np.empty(signs.size), np.empty(signs.size)
+    near, far = np.empty(signs.size, out.dtype), np.empty(signs.size, out.dtype)
+    for start in range(0, x.size, signs.size):
+        source, target = x[start : start + signs.size], out[start : start + signs.size]
+        half = source.size // 2
+        for i in range(source.size):
+            one[i] = source[i] * signs[i]
         step = 1
         while step < size:
-            for low in range(0, size, 2 * step):
-                for i in range(low, low + step):
-                    first, other = part[i], part[i + step]
-                    for j in range(count):
-                        a, b = first[j], other[j]
-                        first[j], other[j] = a + b, a - b
-            step *= 2
-        for j in range(count):
-            for i in range(size):
-                out[start + j * size + i] = part[i, j] * factor
+            added(one, other, half)
+            one, other, step = other, one, 2 * step
+        for i in range(source.size):
+            near[i] = odd32(one[i] * factor) if odd else one[i] * factor
+        step = 1
+        while step < size:
+            interleaved(near, far, half)
+            near, far, step = far, near, 2 * step
+        for i in range(source.size):
+            target[i] = near[i]

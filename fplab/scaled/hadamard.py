@@ -18,6 +18,7 @@ from .result import axis_moved
 Array = np.ndarray[Any, Any]
 SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
 """Transformer Engine's signs of the 16 values of a block."""
+TOGETHER = 1024  # values of blocks that are transformed side by side, in the first-level cache
 
 
 @quotes_call
@@ -52,9 +53,13 @@ def hadamard(
         raise LabError(f"signs={signs!r} is not possible; allowed: a sequence of 1 and -1.")
     if v.shape[-1] % size:
         raise LabError(f"x has {v.shape[-1]} values along axis {axis}; size={size} allows multiples of it.")
-    transformed: Array = np.empty(v.shape, np.float32 if get(dtype).name == "fp32" else np.float64)
-    flat, blocks, factors = v.flat, transformed.reshape(-1), np.resize(ones, size).astype(np.float64)
-    split(lambda a, b: butterflies(flat[a:b], blocks[a:b], factors, 1 / np.sqrt(size)), blocks.size, unit=size)
-    if transformed.dtype == np.float64:
-        transformed = floats.quantize(transformed, dtype).astype(np.float32, copy=False)
+    fmt, factors = get(dtype), np.resize(np.resize(ones, size), max(size, TOGETHER)).astype(np.float64)
+    narrow = fmt.significand_bits <= 22 and fmt.emin - fmt.fraction_bits >= -147 and fmt.emax <= 127
+    transformed: Array = np.empty(v.shape, np.float32 if narrow or fmt.name == "fp32" else np.float64)
+    flat, blocks = v.flat, transformed.reshape(-1)
+    split(
+        lambda a, b: butterflies(flat[a:b], blocks[a:b], factors, size, 1 / np.sqrt(size), narrow), flat.size, unit=size
+    )
+    if fmt.name != "fp32":
+        transformed = floats.quantize(transformed, fmt, out=transformed).astype(np.float32, copy=False)
     return axis_moved(transformed, -1, axis).reshape(whole.shape)
