@@ -256,10 +256,11 @@ def choose_fours(x, fours, k, high, block, r0, r1, c0, c1, grid, rule, scale, up
         height *= 2
     factors, scales, lost = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
     most, sums = np.empty(-(-width // block), np.uint32), np.empty((height, -(-width // block)), np.float32)
-    by_six = np.empty(sums.shape[1], np.float32)
+    by_six, value, factor = np.empty((3, sums.shape[1]), np.float32)
     for first in range(r0, r1, high):
         last = min(first + high, r1)
         own = first if up.size > 1 else 0
+        above, below, whole = up[own], down[own], amax[own]
         for left in range(c0, c1, width):
             count = min(width, c1 - left)
             blocks = -(-count // block)
@@ -270,9 +271,10 @@ def choose_fours(x, fours, k, high, block, r0, r1, c0, c1, grid, rule, scale, up
                     most[j] = max(most[j], largest(x[start : min(start + block, row * k + left + count)]))
             for four in range(2):
                 for j in range(blocks):
-                    _, value, factor = encoded(stretched(most[j], rule, up[own], four), scale, down[own])
-                    factors[j * block : (j + 1) * block], scales[j * block : (j + 1) * block] = factor, value
-                sums[:] = 0
+                    _, value[j], factor[j] = encoded(stretched(most[j], rule, above, four), scale, below)
+                for j in range(blocks):
+                    factors[j * block : (j + 1) * block], scales[j * block : (j + 1) * block] = factor[j], value[j]
+                sums[last - first :] = 0
                 for row in range(first, last):
                     source = x[row * k + left : row * k + left + count]
                     for i in range(count):
@@ -280,13 +282,14 @@ def choose_fours(x, fours, k, high, block, r0, r1, c0, c1, grid, rule, scale, up
                         b = as_bits(np.float32(v * factors[i]))
                         _, _, c, shifted = _count(b, grid)
                         y = as_bits(np.float32(shifted - as_float(c))) | np.uint32(b & SIGN)
-                        y = np.float32(np.float32(as_float(y) * scales[i]) * amax[own])
+                        y = np.float32(np.float32(as_float(y) * scales[i]) * whole)
                         d = np.float32(np.float32(y / top) - v)
                         lost[i] = np.float32(d * d) if squared else as_float(np.uint32(as_bits(d) & ABS))
-                    for i in range(block):  # of all blocks the first, then the second, ...
-                        for j in range(blocks):
-                            if j * block + i < count:
-                                sums[row - first, j] += lost[j * block + i]
+                    for j in range(blocks):
+                        total = np.float32(0)
+                        for i in range(j * block, min((j + 1) * block, count)):
+                            total += lost[_at(i)]
+                        sums[row - first, j] = total
                 rows = height
                 while rows > 1:
                     rows //= 2
