@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from packages import C_NAMES, llama_cpp, package, written
 
+from fplab import vectors
 from fplab.checkpoint import tensors
 from fplab.stored import STORED
 
@@ -59,7 +60,8 @@ def samples() -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("name", GGML)
 def test_bytes_are_llama_cpps(llama: Any, name: str) -> None:
     one = STORED[name]
-    for kind, x in samples().items():
+    given = vectors.packings(name, rows=96)  # whole blocks of 256
+    for kind, x in {**samples(), "vectors": given.columns["x"].view(f32)}.items():
         ours, theirs = one.encode(x).reshape(-1, one.size), written(llama, name, x).reshape(-1, one.size)
         other = np.flatnonzero((ours != theirs).any(axis=1))
         assert not other.size, (
@@ -133,6 +135,7 @@ def test_bytes_are_those_of_bitsandbytes(name: str, tmp_path: Path) -> None:
     with zipfile.ZipFile(package("bitsandbytes", tmp_path)) as wheel:
         wheel.extractall(tmp_path / "library")
     given = {kind: x for kind, x in samples().items() if kind not in ("subnormal", "least")}
+    given["vectors"] = vectors.packings(name, rows=64).columns["x"].view(f32)
     np.savez(tmp_path / "x.npz", **given)
     files = [str(tmp_path / file) for file in ("library", "x.npz", "y.npz")]
     subprocess.run([sys.executable, "-c", BITSANDBYTES, *files, name[:3]], check=True, capture_output=True)

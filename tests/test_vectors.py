@@ -14,6 +14,7 @@ from test_tensorcore_fields import rows as other_rows
 from fplab import LabError, cli, exact, formats, scaled, vectors
 from fplab.hardware import software
 from fplab.scaled import oracle as scaling
+from fplab.stored import STORED, ggml, kquants, nf4
 from fplab.tensorcore import classes, get, limits, models, oracle
 from fplab.tensorcore.models import Model
 from fplab.vectors import mutants, operations
@@ -169,12 +170,60 @@ def test_quantisers_are_the_oracles_and_rules_are_told_apart(scheme: str) -> Non
             )
 
 
+REAL_HALVES, REAL_LARGEST, FULL = ggml.of_halves, ggml.largest, np.float32(0.5)
+
+
+def cut_halves(x: Array) -> Array:
+    """FP16 numbers cut toward zero, as bytes."""
+    near = x.astype(np.float16)
+    cut = np.where(np.abs(near) > np.abs(x), np.nextafter(near, np.float16(0)), near)
+    return cut.astype("<f2").view(np.uint8).reshape(-1, 2)
+
+
+def flushed_halves(data: Array) -> Array:
+    """FP16 numbers of bytes, subnormal ones taken for zeros."""
+    x = REAL_HALVES(data)
+    return np.where(np.abs(x) < 2**-14, 0 * x, x)
+
+
+LEGACY, SUPER = ("q4_0", "q4_1", "q5_0", "q5_1"), ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+OTHERWISE: dict[tuple[Any, str, Any], tuple[str, ...]] = {
+    (ggml, "halves", cut_halves): (*LEGACY, "q8_0"),
+    (kquants, "halves", cut_halves): (*SUPER, "iq4_nl"),
+    (ggml, "of_halves", flushed_halves): (*LEGACY, "q8_0"),
+    (kquants, "of_halves", flushed_halves): (*SUPER, "iq4_nl", "iq4_xs"),
+    (ggml, "largest", lambda x: REAL_LARGEST(x[:, ::-1])): ("q4_0", "q5_0"),  # of two the last
+    (ggml, "truncated", lambda x: np.ceil(x).astype(np.int8) - np.int8(1)): LEGACY,  # ties down
+    (ggml, "truncated", lambda x: np.rint(x - np.copysign(FULL, x)).astype(np.int8)): ("q8_0",),  # ties to even
+    (kquants, "_nearest", lambda x: np.floor(x + FULL).astype(np.int32)): SUPER,  # ties up
+    (kquants, "_nearest", lambda x: np.trunc(x).astype(np.int32)): ("iq4_xs",),
+    (ggml, "half_power", lambda e: np.ldexp(2 * FULL, np.maximum(e.astype(np.int32), 2) - 128)): ("mxfp4_ggml",),
+    (nf4, "BOUNDS", np.nextafter(nf4.BOUNDS, np.float32(-1)).tobytes()): ("fp4_bnb",),
+}  # fmt: skip
+"""Functions of :mod:`fplab.stored` that compute otherwise, and the formats in which that shows."""
+CASES = [(name, *what) for what, names in OTHERWISE.items() for name in names]
+
+
+@pytest.mark.parametrize(("name", "module", "function", "other"), CASES)
+def test_what_stores_otherwise_shows(name: str, module: Any, function: str, other: Any, monkeypatch: Any) -> None:
+    def made() -> list[Array]:
+        count = 32 * 2000 // STORED[name].block
+        return [x for read in (False, True) for x in vectors.packings(name, read=read, rows=count).columns.values()]
+
+    own = made()
+    monkeypatch.setattr(module, function, np.frombuffer(other, np.float32) if isinstance(other, bytes) else other)
+    apart_ = [int((x != y).any(axis=1).sum()) for x, y in zip(own, made(), strict=True)]
+    assert max(apart_) > 0, apart_
+
+
 def test_files_are_read_back_and_are_the_same_bytes_everywhere(tmp_path: Path) -> None:
     """The digests are those of x86-64 and of every other machine; a change of them changes what others have."""
     made = {
         "b2c4": vectors.products("B200", "nvfp4", rows=60, seed=3),
         "c0de": vectors.conversions("fp32", "e4m3", rows=200, seed=3),
         "beef": vectors.quantisations("mxfp4", rows=50, seed=3),
+        "cafe": vectors.packings("q4_0", rows=40, seed=3),
+        "fade": vectors.packings("q4_k", read=True, rows=9, seed=3),
     }
     for one in made.values():
         for path in one.save(tmp_path):
@@ -193,13 +242,17 @@ DIGESTS = {
     "product-b200-tcgen05.k64-nvfp4-fp32.txt": "335c352d831ff5f8",
     "quantise-mxfp4-floor-torchao.bin": "29eb6e2f1503f657",
     "quantise-mxfp4-floor-torchao.txt": "06a73ffdaa366d06",
+    "read-q4_k.bin": "c9790a3a6d1ba13e",
+    "read-q4_k.txt": "187a11e8f7d72dc5",
+    "store-q4_0.bin": "15de865c3ced664e",
+    "store-q4_0.txt": "6b3ed6c429c95377",
 }
 
 
 def test_one_command_makes_the_whole_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     makers = list(operations.every(20, 1))
-    assert len(makers) >= 133 + 15 * 15 + 40
-    monkeypatch.setattr(operations, "every", lambda rows, seed: makers[:1] + makers[133:134] + makers[-60:-59])
+    assert len(makers) >= 133 + 15 * 15 + 40 + 2 * len(STORED)
+    monkeypatch.setattr(operations, "every", lambda rows, seed: makers[:1] + makers[133:134] + makers[-1:])
     assert cli.main(["vectors", "--all", "--rows", "20", "--kinds", "txt", "--out", str(tmp_path)]) == 0
     manifest = json.loads((tmp_path / "MANIFEST.json").read_text(encoding="utf-8"))
     assert {n: hashlib.sha256((tmp_path / n).read_bytes()).hexdigest() for n in manifest["sha256"]} == manifest[
@@ -215,12 +268,16 @@ def test_the_command_says_what_shows(tmp_path: Path, capsys: Any) -> None:
     assert "2,000 rows; of 60 units that decide one thing otherwise 60 differ in the first 2,000." in said
     assert cli.main(["vectors", "--convert", "fp32", "bf16", "--out", str(tmp_path)]) == 0
     assert cli.main(["vectors", "--quantiser", "nvfp4", "--out", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert cli.main(["vectors", "--stored", "nf4", "--out", str(tmp_path), "--kinds", "txt"]) == 0
+    assert [Path(line).name for line in capsys.readouterr().out.splitlines()] == ["store-nf4.txt", "read-nf4.txt"]
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
-    [([], "one of --unit, --convert, --quantiser and --all says what there shall be vectors of."),
-     (["--unit", "H100", "--all"], "one of --unit, --convert, --quantiser and --all"),
+    [([], "one of --unit, --convert, --quantiser, --stored and --all says what there shall be vectors"),
+     (["--unit", "H100", "--all"], "one of --unit, --convert, --quantiser, --stored and --all"),
+     (["--stored", "q9_0"], "unknown stored format 'q9_0'"),
      (["--unit", "H900"], "unknown GPU 'H900'"),
      (["--unit", "H100", "--rows", "0"], "rows=0 is not possible"),
      (["--unit", "H100", "--seed", "-1"], "seed=-1 is not possible"),

@@ -81,8 +81,8 @@ def symmetric(x: Array, bits: int) -> Array:
 
 
 def with_minimum(x: Array, bits: int) -> Array:
-    """Q4_1 and Q5_1: codes of the distance from the smallest element."""
-    low = x.min(axis=1, keepdims=True)
+    """Q4_1 and Q5_1: codes of the distance from the smallest element, of zeros the first."""
+    low = np.take_along_axis(x, x.argmin(axis=1)[:, None], axis=1)
     d = (x.max(axis=1, keepdims=True) - low) / f32((1 << bits) - 1)
     codes = truncated((x - low) * inverse(d) + f32(0.5))
     codes = np.minimum(codes, np.int8(15)) if bits == 4 else codes

@@ -1,4 +1,4 @@
-"""Golden test vectors: operands, results and why each row is there, for every unit, conversion and quantiser.
+"""Golden test vectors: operands, results and why each row is there: units, conversions, quantisers, stored formats.
 
 >>> from fplab import vectors
 >>> rows = vectors.products("H100", "fp16", rows=2000)
@@ -19,13 +19,13 @@ from ..lazily import index
 
 __all__ = [
     "REASONS", "Conformance", "Fault", "Vectors", "by_instruction", "conform", "conversions", "corpus", "function",
-    "library", "products", "program", "quantisations", "read",
+    "library", "packings", "products", "program", "quantisations", "read",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from .conformance import Conformance, Fault, conform
     from .files import Vectors, read
-    from .operations import conversions, corpus, products, quantisations
+    from .operations import conversions, corpus, packings, products, quantisations
     from .rows import REASONS
     from .under_test import by_instruction, function, library, program
 

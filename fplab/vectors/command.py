@@ -10,23 +10,27 @@ from ..words import say
 from . import under_test
 from .conformance import conform as conforming
 from .files import Vectors, read
-from .operations import FIRST, conversions, corpus, coverage, model_of, products, quantisations
+from .operations import FIRST, conversions, corpus, coverage, model_of, packings, products, quantisations
 
 
 def run(args: argparse.Namespace) -> int:
     """Write vectors of one operation, or of all."""
-    asked = [name for name in ("unit", "convert", "quantiser", "all") if getattr(args, name)]
+    asked = [name for name in ("unit", "convert", "quantiser", "stored", "all") if getattr(args, name)]
     if len(asked) != 1:
-        raise LabError("one of --unit, --convert, --quantiser and --all says what there shall be vectors of.")
+        raise LabError("one of --unit, --convert, --quantiser, --stored and --all says what there shall be vectors of.")
     kinds = tuple(args.kinds)
     if args.all:
         digests = corpus(args.out, args.rows, args.seed, kinds, lambda _, name: print(name, flush=True))
         print(say("{n:,} files, with their digests in {manifest}", n=len(digests), manifest=args.out / "MANIFEST.json"))
         return 0
-    vectors = _made(args)
-    for path in vectors.save(args.out, kinds):
+    if args.stored:
+        made = [packings(args.stored, read=read, rows=args.rows, seed=args.seed) for read in (False, True)]
+    else:
+        made = [_made(args)]
+    for path in (path for one in made for path in one.save(args.out, kinds)):
         print(path)
     if args.unit:
+        (vectors,) = made
         shown = coverage(vectors)
         apart = sum(count > 0 for count in shown.values())
         line = say("{rows:,} rows; of {n} units that decide one thing otherwise {apart} differ in the first {first:,}.")

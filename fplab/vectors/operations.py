@@ -1,4 +1,4 @@
-"""The operations that there are vectors of: products of units, conversions and roundings, scaled quantisers."""
+"""The operations that there are vectors of: products, conversions and roundings, scaled quantisers, stored formats."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import numpy as np
 
 from .. import exact, formats, numeric, scaled
 from ..arrays import code_dtype
-from ..errors import LabError, door, integer
+from ..errors import LabError, door, integer, one_of
 from ..formats import Format, FormatName, Overflow, Rounding
 from ..hardware.operands import Draw
 from ..storage import demand_writable, write_bytes, write_text
+from ..stored import STORED, Stored
 from ..tensorcore import models
 from ..tensorcore.models import Model
 from ..version import __version__
@@ -28,6 +29,8 @@ Array = np.ndarray[Any, Any]
 FIRST = 2000  # rows in which every decision shows
 POOL = 6000  # rows of which they are chosen
 TWICE = 2  # rows that show each decision, where there are as many
+FP32_ENDS, FP16_ENDS = (-126, 127), (-14, 15)  # exponents of the scales that a format has
+HALF_MAX = 60000.0  # what has a scale in FP16 whatever the codes
 POLICIES = tuple(policy.value for policy in Overflow)
 
 
@@ -204,7 +207,7 @@ def quantisations(
         record = scaled.get_scheme(scheme, rule=rule, variant=variant, block=(1, record.block[1]))
     count, seed = integer("rows", rows, 1, 10**7), integer("seed", seed, 0, 2**32)
     draw, width = Draw(seed * 1000 + 600), 32 if isinstance(record.block, str) else min(record.block[1], 32)
-    x, why = _blocks(record, width, count, draw)
+    x, why = _blocks(record.element, width, count, draw, FP32_ENDS)
     codes, scales = np.zeros(x.shape, np.uint8), []
     for i, block in enumerate(x.view(np.float32)):
         one = scaled.quantize(block[None], record)
@@ -225,14 +228,16 @@ def quantisations(
     return Vectors(name, about, {"x": x, "codes": codes, "scale": scale}, named, ("codes", "scale"), tuple(why))
 
 
-def _blocks(record: scaled.Scheme, width: int, count: int, draw: Draw) -> tuple[Array, list[str]]:
-    """Blocks as FP32 codes, each with a largest magnitude of its own: next to powers of two, ties of elements, ends."""
+def _blocks(element: Format, width: int, count: int, draw: Draw, ends: tuple[int, int]) -> tuple[Array, list[str]]:
+    """Blocks as FP32 codes, each with a largest magnitude of its own: next to powers of two, ties of elements, ends.
+
+    ``ends``: the exponents of the least and the largest block.
+    """
     words = ("random", "tie", "power", "range", "special", "zeros", "subnormal", "outlier")
     kind = np.arange(count) % len(words)
     e = draw.between(-20, 20, count)
-    e = np.where(kind == 3, np.where(draw.coins(count), 127, -126) - draw.between(0, 12, count), e)
-    e = np.where(kind == 6, -127 - draw.between(0, 20, count), e)
-    element = record.element
+    e = np.where(kind == 3, np.where(draw.coins(count), ends[1], ends[0]) - draw.between(0, 12, count), e)
+    e = np.where(kind == 6, ends[0] - 1 - draw.between(0, 20, count), e)
     with np.errstate(all="ignore"):
         grid = _magnitudes(draw.words(count, width).ravel() & np.uint64(element.max_code), element).reshape(
             count, width
@@ -257,9 +262,48 @@ def _blocks(record: scaled.Scheme, width: int, count: int, draw: Draw) -> tuple[
     return x, [words[i] for i in kind]
 
 
+# --- stored formats -----------------------------------------------------------------------------------------------
+@door
+def packings(name: str, *, read: bool = False, rows: int = FIRST, seed: int = 1) -> Vectors:
+    """Vectors of a stored format of :data:`fplab.stored.STORED`: FP32 blocks ``x`` and their bytes ``data``.
+
+    ``read``: the other way, bytes and the FP32 values ``y`` that they stand for; scales may be infinite or NaN.
+    """
+    record = STORED[one_of("stored format", name, STORED)]
+    count, seed = integer("rows", rows, 1, 10**7), integer("seed", seed, 0, 2**32)
+    draw = Draw(seed * 1000 + 700)
+    x, why = _stored_blocks(record, count, draw)
+    data = record.encode(x.reshape(-1)).reshape(count, record.size)
+    columns, named = {"x": x.view(np.uint32), "data": data}, {"x": "fp32", "data": "bytes"}
+    if read:
+        odd = np.arange(count) // 8 % 2 == 1
+        data = np.where(odd[:, None], draw.words(count, record.size).astype(np.uint8), data)
+        why = ["bits" if bits else word for bits, word in zip(odd, why, strict=True)]
+        y = record.decode(data.reshape(-1)).reshape(count, record.block)
+        y = np.where(np.isnan(y), np.float32(np.nan), y).view(np.uint32)  # payloads are those of whichever came first
+        columns, named = {"data": data, "y": y}, {"data": "bytes", "y": "fp32"}
+    about = {"operation": "read" if read else "store", "stored": name, "library": record.library, "seed": seed}
+    last = list(columns)[-1]
+    return Vectors(f"{about['operation']}-{name}", about, columns, named, (last,), tuple(why))
+
+
+def _stored_blocks(record: Stored, count: int, draw: Draw) -> tuple[Array, list[str]]:
+    """Finite blocks whose scales FP16 has, float32; of ties those between neighbours among what would be stored."""
+    x, why = _blocks(formats.get("e2m1"), record.block, count, draw, FP16_ENDS)
+    values = x.view(np.float32)
+    values[~np.isfinite(values) | (np.abs(values) > HALF_MAX)] = HALF_MAX
+    at = np.array(why) == "tie"
+    groups = np.sort(values[at].reshape(-1, 16), axis=1)  # as many have a scale of their own, in every format
+    again = np.sort(record.decode(record.encode(groups.reshape(-1))).reshape(groups.shape), axis=1)
+    middle = (again[:, 1:-1] + again[:, 2:]) / 2
+    groups[:, 1:-1] = middle + np.spacing(middle) * draw.between(-1, 1, *middle.shape).astype(np.float32)
+    values[at] = groups.reshape(-1, record.block)  # of each group the ends stay, and with them its scale
+    return values, ["outlier" if word == "special" else word for word in why]
+
+
 # --- all of them --------------------------------------------------------------------------------------------------
 def every(count: int, seed: int) -> Iterator[Callable[[], Vectors]]:
-    """What makes each file of the corpus: a unit of each class of the table, each conversion, each quantiser."""
+    """What makes each file of the corpus: one unit of each class, conversions, quantisers, stored formats."""
     for members in models.classes():
         yield partial(of_model, members[0], count, seed)
     for source in formats.NAMES:
@@ -270,6 +314,9 @@ def every(count: int, seed: int) -> Iterator[Callable[[], Vectors]]:
         for rule in scaled.RULES[kind]:
             for variant in scaled.VARIANTS[kind]:
                 yield partial(quantisations, scheme, rule=rule, variant=variant, rows=count, seed=seed)
+    for name, record in STORED.items():
+        for read in (False, True):  # as many elements of each
+            yield partial(packings, name, read=read, rows=max(1, 32 * count // record.block), seed=seed)
 
 
 @door
@@ -277,7 +324,7 @@ def corpus(
     folder: Path | str, rows: int = FIRST, seed: int = 1, kinds: tuple[str, ...] = KINDS,
     tick: Callable[[float, str], None] = lambda fraction, text: None,
 ) -> dict[str, str]:  # fmt: skip
-    """Write the vectors of every unit, conversion and quantiser; by file its SHA-256, as MANIFEST.json has them."""
+    """Write the vectors of every unit, conversion, quantiser, stored format; by file its SHA-256 (MANIFEST.json)."""
     folder, digests = Path(folder), {}
     demand_writable(folder)
     makers = list(every(rows, seed))
