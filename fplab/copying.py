@@ -13,6 +13,7 @@ from .words.cells import commented
 
 FOLDER = "fplab-course"
 COPIED = ".fplab-course.json"  # what was copied, by name: SHA-256
+HIDDEN = ' style="display:none"'  # prose of a language that is not chosen
 HERE = say("The course is in {folder}.")
 KEPT = say("Kept as you changed them: {names}. Delete or rename one to have the course's own.")
 
@@ -64,13 +65,17 @@ def copy_course(folder: Path) -> list[str]:
 
 
 def _in_language(path: Path) -> bytes:
-    """A notebook with the comments of its cells in the chosen language."""
+    """A notebook with its prose, before a cell has run, and the comments of its cells in the chosen language."""
     if lang() == SOURCE:
         return path.read_bytes()
     notebook = json.loads(path.read_text(encoding="utf-8"))
     for cell in notebook["cells"]:
+        source = "".join(cell["source"])
         if cell["cell_type"] == "code":
-            cell["source"] = commented("".join(cell["source"]), lang()).splitlines(keepends=True)
+            source = commented(source, lang())
+        else:
+            source = source.replace(HIDDEN, "").replace(f'"fplab-{SOURCE}"', f'"fplab-{SOURCE}"{HIDDEN}')
+        cell["source"] = source.splitlines(keepends=True)
     return (json.dumps(notebook, ensure_ascii=False, indent=1) + "\n").encode()
 
 

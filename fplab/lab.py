@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from .errors import LabError
-from .words import part
+from .words import part, say
 
 HOST = "127.0.0.1"
 FIRST = "00_start.ipynb"
@@ -89,8 +89,9 @@ def serve(folder: Path, port: int, browser: bool) -> int:
                 chosen, token = free_port(chosen), _token()  # another took the port between the look and the start
                 server = _start(folder, chosen, token, log)
             if chosen != port:
-                print(f"Port {port} is in use; this is port {chosen}.")
-            print(f"JupyterLab: {address(chosen, token)}\nCtrl-C ends it.", flush=True)
+                print(say("Port {port} is in use; this is port {chosen}.", port=port, chosen=chosen))
+            print("JupyterLab:", address(chosen, token))
+            print(say("Ctrl-C ends it."), flush=True)
             if browser:
                 # By way of a page: a command line is read by other users. In a thread: a terminal's browser stays.
                 threading.Thread(target=webbrowser.open, args=(_page(pid).as_uri(),), daemon=True).start()

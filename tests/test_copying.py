@@ -99,7 +99,7 @@ def test_a_clone_stays_clean() -> None:
     assert subprocess.run(ignored, check=False).returncode == 0
 
 
-def test_a_copy_has_its_comments_in_the_chosen_language(tmp_path: Path) -> None:
+def test_a_copy_has_its_prose_and_comments_in_the_chosen_language(tmp_path: Path) -> None:
     with speaking("zh"):
         copying.copy_course(tmp_path / "zh")
     copying.copy_course(tmp_path / "en")
@@ -107,6 +107,8 @@ def test_a_copy_has_its_comments_in_the_chosen_language(tmp_path: Path) -> None:
     assert "# who takes the rest?" in english
     assert "# 余下的归谁？" in chinese
     assert "# who takes the rest?" not in chinese
+    prose = '<div class=\\"fplab-en\\">', '<div class=\\"fplab-zh\\" lang=\\"zh\\" style=\\"display:none\\">'
+    assert all(english.count(div) > 20 and div not in chinese for div in prose)
     with speaking("zh"):
         assert copying.copy_course(tmp_path / "en") == [], "what nobody changed changes its language"
     assert (tmp_path / "en" / "12_parallel_training.ipynb").read_text("utf-8") == chinese
