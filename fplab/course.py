@@ -107,9 +107,13 @@ def start() -> Selector:
 
 
 def tell(*values: object, sep: str | None = " ", end: str | None = "\n", file: Any = None, flush: bool = False) -> None:
-    """What ``print`` is in a chapter: what the course's own cells print is said in the chosen language."""
-    separator = " " if sep is None else sep
-    print(printed(separator.join(map(str, values)), lang()), end=end, file=file, flush=flush)
+    """What ``print`` is in a chapter: what the course's own cells print is said in the chosen language.
+
+    A value alone that is no text, such as a report or a solution, speaks it already.
+    """
+    text = (" " if sep is None else sep).join(map(str, values))
+    ready = len(values) == 1 and not isinstance(values[0], str)
+    print(text if ready else printed(text, lang()), end=end, file=file, flush=flush)
 
 
 # --- figures and claims -----------------------------------------------------------------------------------------

@@ -192,8 +192,10 @@ def test_what_a_cell_prints_is_said_in_the_chosen_language(capsys):
     course.tell("neighbours of 256:", 255.75, 256.25)
     course.tell("mine", 1, sep="-", end="!\n")
     course.tell(f"{'dx, outputs divided':20}: 3 of 1,000 differ")
+    course.tell(Path("this against that"))  # what is no text speaks for itself
     said = capsys.readouterr().out.splitlines()
-    assert said == ["256 的相邻数：255.75 256.25", "mine-1!", "dx，切分输出        ：1,000 个中有 3 个不同"]
+    assert said[:2] == ["256 的相邻数：255.75 256.25", "mine-1!"]
+    assert said[2:] == ["dx，切分输出        ：1,000 个中有 3 个不同", "this against that"]
     fplab.lang("en")
     course.tell("neighbours of 256:", 255.75)
     assert capsys.readouterr().out == "neighbours of 256: 255.75\n"
