@@ -70,7 +70,7 @@ pages: $(VENV)/.ready ## the course, a cookbook and a reference as one site that
 bench: $(VENV)/.ready ## speed, as ratios measured in one run ## 速度，以同一次运行中的比值表示
 	@$(BIN)/python -m benchmarks
 
-bench-first: $(VENV)/.ready ## what first calls take where no kernel is compiled yet ## 尚无编译好的内核时，首次调用所需的时间
+bench-first: $(VENV)/.ready ## what first calls take where no kernel is compiled yet ## 尚无编译好的核函数时，首次调用所需的时间
 	@$(BIN)/python -m benchmarks first
 
 prove: $(VENV)/.ready ## the exhaustive proofs (an hour or more on two cores, resumable) ## 穷举证明（两个核心需一小时以上，中断后可继续）

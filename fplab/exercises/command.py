@@ -70,9 +70,8 @@ def _asked(chapter: str, seed: int | None, pupil: str) -> tuple[list[Exercise], 
     chapters = {question.chapter.name: question.chapter for question in registry().values()}
     numbers = {form.format(question.number): question for question in chapters.values() for form in ("{}", "{:02}")}
     if (chosen := {**chapters, **numbers}.get(chapter.lower())) is None:
-        raise unknown(
-            "chapter", chapter, [f"{question.number} or {name}" for name, question in chapters.items()], chapters
-        )
+        listed = [f"{question.number}{say(' or ')}{name}" for name, question in chapters.items()]
+        raise unknown("chapter", chapter, listed, chapters)
     return [question for question in registry().values() if question.chapter == chosen], chosen.name
 
 
