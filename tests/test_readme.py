@@ -10,6 +10,7 @@ from pathlib import Path
 
 import fplab
 from fplab.cli import COMMANDS
+from fplab.language import speaking
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -37,15 +38,16 @@ def test_the_survey_of_a_model_says_what_is_shown():
     """Its words; its numbers within a tenth, since torch's FP32 sums depend on the processor."""
     shown = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", TEXT, re.DOTALL)
     assert len(shown) == 2
-    assert shown[0] == shown[1]
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told):
-        exec(compile(shown[0][0], "README.md", "exec"), {"__name__": "__main__"})
+    assert shown[0][0] == shown[1][0]
     number = re.compile(r"\d+\.\d+(?:e-\d+)?")
-    one, other = (" ".join(text.split()) for text in (told.getvalue(), shown[0][1]))
-    assert number.sub("#", one) == number.sub("#", other)
-    for found, said in zip(number.findall(one), number.findall(other), strict=True):
-        assert abs(float(found) - float(said)) <= 0.1 * float(said)
+    for language, (code, text) in zip(("en", "zh"), shown, strict=True):
+        told = io.StringIO()
+        with contextlib.redirect_stdout(told), speaking(language):
+            exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
+        one, other = ("".join(words.split()) for words in (told.getvalue(), text))
+        assert number.sub("#", one) == number.sub("#", other)
+        for found, said in zip(number.findall(one), number.findall(other), strict=True):
+            assert abs(float(found) - float(said)) <= 0.1 * float(said)
 
 
 def test_its_pictures_are_of_modest_size():
