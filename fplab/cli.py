@@ -495,7 +495,7 @@ def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _exercise_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
+    actions = parser.add_subparsers(dest="action", required=True, parser_class=Parser)
 
     def action(name: str, does: str) -> argparse.ArgumentParser:
         sub = actions.add_parser(name, prog=f"fplab exercise {name}", description=does, help=does)
@@ -542,6 +542,7 @@ def _exercise_arguments(parser: argparse.ArgumentParser) -> None:
         "progress", "Print how much was solved and in which file that is kept (delete it to start anew), or write CSV."
     )
     sub.add_argument("--csv", type=Path, metavar="FILE", help="a row an exercise, for a teacher")
+    actions.metavar = f"{{{','.join(actions.choices)}}}"
 
 
 def _pages_arguments(parser: argparse.ArgumentParser) -> None:

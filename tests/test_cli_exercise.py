@@ -78,7 +78,7 @@ def test_requests_that_cannot_be_honoured(tmp_path, capsys):
         (["progress", "--csv", str(tmp_path)], "cannot write"),
         (["progress", "--csv", "."], "fplab: cannot write '.': it is a folder."),
         (["progress", "--csv", "/"], "fplab: cannot write '/': it is a folder."),
-        ([], "the following arguments are required: ACTION"),
+        ([], "arguments are required: {list,start,set,check,show,solution,progress}. See"),
     ):
         assert cli.main(["exercise", *words]) == 2
         assert message in capsys.readouterr().err
@@ -118,6 +118,7 @@ def test_a_chapter_is_started_and_what_is_still_open_is_not_judged(tmp_path, cap
     assert out.startswith(f"{len(named)} exercises wait in {file}; fplab exercise check {file} looks at those")
     text = file.read_text(encoding="utf-8")
     assert max(map(len, text.splitlines())) <= 100
+    assert "\nimport numpy as np\n" in text
     for one in named:
         assert f"\n{one.signature}" in text
     assert cli.main(["exercise", "check", str(file)]) == 2
@@ -142,6 +143,15 @@ def test_every_chapter_can_be_started_in_chinese_and_answered_by_its_solutions(t
             assert cli.main(["exercise", "start", one.chapter.name, str(file), "--lang", "zh"]) == 0
         compile(file.read_text(encoding="utf-8"), str(file), "exec")
     assert "道习题" in capsys.readouterr().out
+
+
+def test_letters_are_written_as_they_are_answered(tmp_path, capsys):
+    file = tmp_path / "bits.py"
+    cli.main(["exercise", "start", "bits", str(file)])
+    text = file.read_text(encoding="utf-8")
+    assert '\n# "c": BF16 has FP32\'s range' in text
+    file.write_text(text.replace("bf16_or_fp16 = ...", 'bf16_or_fp16 = "c"'), encoding="utf-8")
+    assert cli.main(["exercise", "check", str(file)]) == 0
 
 
 def test_an_unknown_chapter_suggests_the_nearest(tmp_path, monkeypatch, capsys):

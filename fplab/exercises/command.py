@@ -2,7 +2,9 @@
 
 import argparse
 import os
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..columns import as_csv, padded, width_of, wrapped
@@ -58,7 +60,7 @@ def start(args: Arguments) -> int:
     if args.file.exists():
         another = f"fplab exercise start {args.chapter} {chosen}.py"
         raise LabError(f"{str(args.file)!r} is there already, and is kept. Name another file: {another}")
-    write_text(args.file, "\n\n".join(map(_stub, questions)))
+    write_text(args.file, _sheet(questions))
     print(STARTED.fill(n=len(questions), path=args.file))
     return 0
 
@@ -84,7 +86,7 @@ def hand_out(args: Arguments) -> int:
         if args.form == "nbgrader":
             files[args.folder / "source" / name / f"{name}.ipynb"] = grading.notebook(questions, _answer, args.teacher)
             continue
-        files[args.folder / f"{pupil}.py"] = "\n\n".join(map(_stub, questions))
+        files[args.folder / f"{pupil}.py"] = _sheet(questions)
         if args.form == "classroom":
             files[args.folder / ".github" / "classroom" / "autograding.json"] = grading.autograding(questions)
         if args.teacher:
@@ -100,9 +102,15 @@ def hand_out(args: Arguments) -> int:
     return 0
 
 
+def _sheet(questions: Sequence[Question]) -> str:
+    """A file of exercises that are still open, which imports what solutions use."""
+    return "\n\n".join([grading.IMPORTS, *map(_stub, questions)])
+
+
 def _stub(question: Question) -> str:
-    """What an exercise asks as a comment, and an answer that is still open."""
-    about = [f"--- {question.title} ({LEVELS[question.level - 1]})", *str(question.statement).split("\n")]
+    """What an exercise asks as a comment, and an answer that is still open; letters stand as they are written in it."""
+    statement = re.sub("^([a-z]): ", r'"\1": ', str(question.statement), flags=re.MULTILINE)
+    about = [f"--- {question.title} ({LEVELS[question.level - 1]})", *statement.split("\n")]
     lines = [f"# {line}".rstrip() for text in about for line in wrapped(text, 98) or [""]]
     return "\n".join([*lines, _answer(question), ""])
 
