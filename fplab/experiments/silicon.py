@@ -15,7 +15,7 @@ import numpy as np
 from .. import draw
 from ..hardware import cpu_cases
 from ..hardware.cases import Case, NotHereError
-from ..words import CLAUSE, COMMA, joined, mark, say
+from ..words import CLAUSE, COMMA, joined, mark, say, verbatim
 from .frame import Experiment, Params, Result
 from .outcomes import Outcome, absent, failed, passed, same_bits
 from .quantities import Columns, in_columns
@@ -100,7 +100,9 @@ def group(name: str) -> Callable[[Any], Outcome]:
         here, lacking = [unit for unit in names if compared[unit]], [unit for unit in names if not compared[unit]]
         left = [r.lacking.sel(unit=unit).item() for unit in lacking[:1]]
         if not here:
-            return absent(left[0])
+            return absent(
+                joined([verbatim(left[0].rstrip(".")), *([RESTS_ON[name]] if name in RESTS_ON else [])], CLAUSE)
+            )
         n = sum(compared.values())
         return passed(joined((say("{n:,} results, every bit: {names}", n=n, names=joined(here, COMMA)), *left), CLAUSE))
 
@@ -119,12 +121,20 @@ GROUPS = {
                      "subnormals"),
     # On x86-64 in four roundings with flags, on AArch64 to nearest; NaNs as each gives them
     "halves": mark("FP16 arithmetic of the CPU, AVX512-FP16's or AArch64's, rounds once, with the lab's bits"),
-    # By the manual's pseudocode of TDPBF16PS
-    "tiles": mark("AMX adds the even and the odd BF16 products apart, by fused multiply-adds, then both, then c"),
+    # By the manual's pseudocode of TDPBF16PS and TDPFP16PS
+    "tiles": mark("AMX adds the even and the odd products apart, by fused multiply-adds, then both, then c"),
     # By the manual's pseudocode of BFDotAdd
     "odd_pairs": mark("AArch64's BFDOT and BFMMLA round the products of a pair, their sum and the total to odd, "
                       "without subnormals"),
+    # By the manual's FPDotAdd and FPMatMulAdd
+    "arm_products": mark("AArch64's BFMOPA adds pairs as BFDOT does; FMOPA and FMMLA round every sum to nearest"),
+    "widened": mark("RISC-V's widening multiply-add rounds once, in each of five roundings"),
     "integers": mark("INT8 and INT16 dot products of the CPU are exact, and wrap or saturate once, at the end"),
+}  # fmt: skip
+# What the lab's bits of a unit rest on where no CPU has it.
+RESTS_ON = {
+    "tiles": say("the lab has the bits of Intel's specification"),
+    **dict.fromkeys(("odd_pairs", "arm_products", "widened"), say("the lab has the bits of QEMU's emulation")),
 }  # fmt: skip
 for name, text in GROUPS.items():
     E.live(text, name)(group(name))

@@ -320,37 +320,71 @@ def chain(a: Array, b: Array, c: Array, order: Iterable[int] = (1, 0)) -> Array:
     return total.view(np.uint32)
 
 
-def tiles_of_bf16(n: int) -> Case:
+def on_tiles(given: Arrays, unit: cpu_units.Unit) -> Array:
+    """What AMX makes of a row of a tile: codes (n, 16)."""
+    blocks = [np.ascontiguousarray(x).reshape(len(x), -1).view(f"V{width}").ravel()
+              for x, width in zip(given.values(), unit.widths, strict=False)]  # fmt: skip
+    return cpu_units.run(unit, *blocks)[0].view(np.uint32).reshape(-1, 16)
+
+
+def tiles(n: int, fmt: str = "bf16") -> Case:
     """AMX: 32 products into each of 16 sums; even and odd ones apart, both added, then to c, subnormals flushed."""
 
     def inputs() -> Arrays:
-        a, b = (numbers(count, "bf16", KEY + 14 + i) for i, count in enumerate((32 * n, 512 * n)))
-        return {
-            "a": a.reshape(n, 32),
-            "b": b.reshape(n, 16, 16, 2),
-            "c": numbers(16 * n, "fp32", KEY + 16).reshape(n, 16),
-        }
+        a, b = (numbers(count, fmt, KEY + 14 + i) for i, count in enumerate((32 * n, 512 * n)))
+        c = numbers(16 * n, "fp32", KEY + 16).reshape(n, 16)
+        return {"a": a.reshape(n, 32), "b": b.reshape(n, 16, 16, 2), "c": c}
 
     def unit(given: Arrays) -> Arrays:
-        blocks = [np.ascontiguousarray(x).reshape(n, -1).view(f"V{width}").ravel()
-                  for x, width in zip(given.values(), cpu_units.BF16_TILES.widths, strict=False)]  # fmt: skip
-        d, _ = cpu_units.run(cpu_units.BF16_TILES, *blocks)
-        return {"d": d.view(np.uint32).reshape(n, 16)}
+        return {"d": on_tiles(given, cpu_units.TILES[f"tdp{fmt}ps"])}
 
-    return cpu_case("tiles of BF16 into FP32", inputs, unit, lambda given: {"d": of_tiles(**given)}, {"d": "fp32"})
+    name = f"tiles of {fmt.upper()} into FP32"
+    return cpu_case(name, inputs, unit, lambda given: {"d": of_tiles(**given, fmt=fmt)}, {"d": "fp32"})
 
 
-def of_tiles(a: Array, b: Array, c: Array) -> Array:
-    """Sums of one row of a tile, codes: ``a`` (n, 32), ``b`` (n, 16, 16, 2), ``c`` (n, 16)."""
-    wide_a, wide_b = ((x.astype(np.uint32) << np.uint32(16)).view(np.float32) for x in (a, b))
+def of_tiles(a: Array, b: Array, c: Array, fmt: str = "bf16") -> Array:
+    """Sums of one row of a tile, codes: ``a`` (n, 32), ``b`` (n, 16, 16, 2), ``c`` (n, 16).
+
+    Subnormal numbers of FP16 count, those of BF16 and FP32 are zeros.
+    """
     halves = np.zeros((2, *c.shape), np.float32)
     with np.errstate(all="ignore"):
+        wide_a, wide_b = (np.asarray(numeric.decode(x, fmt, np.float32)) for x in (a, b))
         for k in range(16):
             for odd in range(2):
                 x = np.broadcast_to(wide_a[:, 2 * k + odd, None], c.shape)
                 halves[odd] = numeric.fma(x, wide_b[:, k, :, odd], halves[odd], "fp32", subnormals=False)
         both = numeric.add(halves[0], halves[1], "fp32", subnormals=False)
         return np.asarray(numeric.add(c.view(np.float32), both, "fp32", subnormals=False), np.float32).view(np.uint32)
+
+
+SIGNS = {"tdpbssd": "ii", "tdpbsud": "iu", "tdpbusd": "ui", "tdpbuud": "uu"}  # of a and b: int8 or uint8
+
+
+def tiles_of_integers(n: int) -> Case:
+    """AMX: 64 products of INT8 or UINT8 into each of 16 sums of INT32, exact but for what wraps around."""
+
+    def inputs() -> Arrays:
+        a, b, c = (philox_bits(KEY + 40 + i, size) for i, size in enumerate((16 * n, 256 * n, 16 * n)))
+        return {"a": a.reshape(n, 16), "b": b.reshape(n, 16, 16), "c": c.reshape(n, 16)}
+
+    def unit(given: Arrays) -> Arrays:
+        return {name: on_tiles(given, cpu_units.TILES[name]) for name in SIGNS}
+
+    lab = partial(map_signs, of_integer_tiles)
+    return cpu_case("tiles of INT8 into INT32", inputs, unit, lab, dict.fromkeys(SIGNS, "bits32"))
+
+
+def map_signs(how: Callable[..., Array], given: Arrays) -> Arrays:
+    """Results of every instruction, by name."""
+    return {name: how(**given, signs=signs) for name, signs in SIGNS.items()}
+
+
+def of_integer_tiles(a: Array, b: Array, c: Array, signs: str) -> Array:
+    """Sums of one row of a tile, codes: words of four ``a`` (n, 16), ``b`` (n, 16, 16), and ``c`` (n, 16)."""
+    left = a.view(f"{signs[0]}1").reshape(-1, 16, 4).astype(np.int64)
+    right = b.view(f"{signs[1]}1").reshape(-1, 16, 16, 4)
+    return into_int32(c.view(np.int32) + np.einsum("nkp,nkjp->nj", left, right), wraps=True).view(np.uint32)
 
 
 def pairs_on_arm(n: int) -> Case:
@@ -390,6 +424,73 @@ def of_pairs_on_arm(given: Arrays) -> Arrays:
 def pair_to_odd(a0: Array, a1: Array, b0: Array, b1: Array, c: Array) -> Array:
     """c + (a0 b0 + a1 b1) of FP32, each operation by :func:`to_odd`."""
     return to_odd("add", c, to_odd("add", to_odd("mul", a0, b0), to_odd("mul", a1, b1)))
+
+
+def products_on_arm(n: int) -> Case:
+    """AArch64's FMMLA of SVE, and BFMOPA and FMOPA of SME with pairs of BF16, as FPCR.EBF = 0 has them, and of FP16."""
+
+    def inputs() -> Arrays:
+        halves = {f"{side} {fmt}": numbers(8 * n, fmt, KEY + 20 + 2 * i + k).reshape(n, 8)
+                  for i, fmt in enumerate(cpu_units.ARM_OUTER) for k, side in enumerate("ab")}  # fmt: skip
+        singles = {name: numbers(4 * n, "fp32", KEY + 24 + i).reshape(n, 4) for i, name in enumerate("ab")}
+        return halves | singles | {"c": numbers(16 * n, "fp32", KEY + 26).reshape(n, 16)}
+
+    def unit(given: Arrays) -> Arrays:
+        calls = {unit: (given[f"a {fmt}"], given[f"b {fmt}"], given["c"]) for fmt, unit in cpu_units.ARM_OUTER.items()}
+        calls |= {cpu_units.ARM_PRODUCTS: (given["a"], given["b"], given["c"][:, :4])}
+        return {unit.name: cpu_units.run(unit, *map(as_rows, operands))[0].view(np.uint32).reshape(n, -1)
+                for unit, operands in calls.items()}  # fmt: skip
+
+    formats = dict.fromkeys(("bfmopa", "fmopa", "fmmla"), "fp32")
+    return cpu_case("products of AArch64's SVE and SME", inputs, unit, of_products_on_arm, formats)
+
+
+def as_rows(x: Array) -> Array:
+    """The bytes of each row as one element."""
+    return np.ascontiguousarray(x).view(f"V{x.itemsize * x.shape[1]}").ravel()
+
+
+def of_products_on_arm(given: Arrays) -> Arrays:
+    """What AArch64 gives, codes: outer products (n, 16) of four pairs and four, and (n, 4) of two 2 x 2 matrices.
+
+    BFMOPA adds pairs as BFDOT does. FMOPA rounds the sum of two products of FP16, which are exact, then its sum with c;
+    FMMLA each product, their sum and that with c, all to nearest, with subnormals (Arm Architecture Reference Manual).
+    """
+    c, results = given["c"].view(np.float32).reshape(-1, 4, 4), {}
+    with np.errstate(all="ignore"):
+        for fmt, name in (("bf16", "bfmopa"), ("fp16", "fmopa")):
+            a, b = (np.asarray(numeric.decode(given[f"{side} {fmt}"], fmt, np.float32)) for side in "ab")
+            four = [x[:, k::2, None] for x in (a,) for k in (0, 1)] + [x[:, None, k::2] for x in (b,) for k in (0, 1)]
+            a0, a1, b0, b1 = (np.broadcast_to(x, c.shape) for x in four)
+            d = pair_to_odd(a0, a1, b0, b1, c) if fmt == "bf16" else plain("add", c, plain("add", a0 * b0, a1 * b1))
+            results[name] = d.view(np.uint32).reshape(-1, 16)
+        x, y = (given[name].view(np.float32).reshape(-1, 2, 2) for name in "ab")
+        x, y, start = x[:, :, None], y[:, None], c.reshape(-1, 16)[:, :4].reshape(-1, 2, 2)
+        products = [plain("mul", *np.broadcast_arrays(x[..., k], y[..., k])) for k in (0, 1)]
+        results["fmmla"] = plain("add", start, plain("add", *products)).view(np.uint32).reshape(-1, 4)
+    return results
+
+
+def plain(operation: str, x: Array, y: Array) -> Array:
+    """An operation of FP32 to nearest, NaNs as the default one."""
+    d = np.asarray(getattr(numeric, operation)(x, y, "fp32"), np.float32)
+    return np.where(np.isnan(d), np.uint32(0x7FC00000).view(np.float32), d)
+
+
+def widened_on_riscv(n: int) -> Case:
+    """RISC-V's widening multiply-add of FP16 into FP32, in five roundings: one rounding, every NaN the default one."""
+
+    def inputs() -> Arrays:
+        return three(n, "fp16") | {"c": numbers(n, "fp32", KEY + 30)}
+
+    def lab(a: Array, b: Array, c: Array) -> Arrays:
+        with np.errstate(all="ignore"):
+            x, y = (np.asarray(numeric.decode(codes, "fp16", np.float32)) for codes in (a, b))
+            sums = {mode: np.asarray(numeric.fma(x, y, c.view(np.float32), "fp32", rounding=mode), np.float32)
+                    for mode in cpu_units.RISCV_WIDENED}  # fmt: skip
+        return {mode: np.where(np.isnan(d), np.uint32(0x7FC00000), d.view(np.uint32)) for mode, d in sums.items()}
+
+    return of_units("widening multiply-adds of RISC-V", inputs, cpu_units.RISCV_WIDENED, lab, "bits32")
 
 
 def to_odd(operation: str, x: Array, y: Array) -> Array:
@@ -440,7 +541,9 @@ def cases(n: int, wide: int) -> dict[str, tuple[Case, ...]]:
         "double": double,
         "bfloat16": (to_bf16(16 * n), pairs_of_bf16(16 * n)),
         "halves": (halves_on_x86(n), halves_on_arm(n)),
-        "tiles": (tiles_of_bf16(max(n // 16, 1)),),
+        "tiles": (tiles(max(n // 16, 1)), tiles(max(n // 16, 1), "fp16")),
         "odd_pairs": (pairs_on_arm(n),),
-        "integers": (lanes_of_integers(n, 8), lanes_of_integers(n, 16)),
+        "arm_products": (products_on_arm(n),),
+        "widened": (widened_on_riscv(n),),
+        "integers": (lanes_of_integers(n, 8), lanes_of_integers(n, 16), tiles_of_integers(max(n // 16, 1))),
     }

@@ -2,7 +2,7 @@
 
 An instruction runs in a loop of inline assembly that llvmlite assembles for the CPU that is here. Where MXCSR rules,
 the control word is loaded, the instruction done and the flags stored inside one block, so that no compiler moves
-anything between them. Of x86-64 and AArch64; whether a unit is there is read from the CPU's flags.
+anything between them. Of x86-64, AArch64 and RISC-V; whether a unit is there is read from the CPU's flags.
 """
 
 import platform
@@ -24,7 +24,7 @@ FTZ, DAZ = 1 << 15, 1 << 6
 RC = 13
 # The flags of MXCSR in TestFloat's order; its bit 1, of subnormal operands, is no IEEE flag.
 FLAGS = {0: 16, 2: 8, 3: 4, 4: 2, 5: 1}
-X86, ARM = "x86_64", "aarch64"
+X86, ARM, RISCV = "x86_64", "aarch64", "riscv64"
 MACHINES = {"amd64": X86, "arm64": ARM}  # by the names that other systems give them
 TILE_DATA = 18  # the part of the CPU's state that Linux lets a process use once it asks for it
 
@@ -89,12 +89,14 @@ INT8_FOURS = {
 INT16_PAIRS = {
     wraps: _of_lanes(name, "avx512vnni", (4, 4, 4, 4)) for name, wraps in (("vpdpwssd", True), ("vpdpwssds", False))
 }
-# Rows of one: 32 elements of a, 16 rows of 16 pairs of b (b[2 k], b[2 k + 1]), 16 sums.
-BF16_TILES = Unit(
-    "tdpbf16ps", "amx-bf16", "movl $$64, %edx\n tileloadd (%r8,%rdx,1), %tmm1\n tileloadd (%r9,%rdx,1), %tmm2\n"
-    "tileloadd (%r10,%rdx,1), %tmm0\n tdpbf16ps %tmm2, %tmm1, %tmm0\n tilestored %tmm0, (%r11,%rdx,1)",
-    (64, 1024, 64, 64), tiles=((1, 64), (1, 64), (16, 64)),
-)  # fmt: skip
+# Rows of one: 64 bytes of a, 16 rows of b of 16 groups as wide as a sum, 16 sums.
+TILES: Mapping[str, Unit] = {
+    name: Unit(name, flag, "movl $$64, %edx\n tileloadd (%r8,%rdx,1), %tmm1\n tileloadd (%r9,%rdx,1), %tmm2\n"
+               f"tileloadd (%r10,%rdx,1), %tmm0\n {name} %tmm2, %tmm1, %tmm0\n tilestored %tmm0, (%r11,%rdx,1)",
+               (64, 1024, 64, 64), tiles=((1, 64), (1, 64), (16, 64)))
+    for flag, names in {"amx-bf16": ("tdpbf16ps",), "amx-fp16": ("tdpfp16ps",),
+                        "amx-int8": ("tdpbssd", "tdpbsud", "tdpbusd", "tdpbuud")}.items() for name in names
+}  # fmt: skip
 
 
 def _on_arm(name: str) -> Unit:
@@ -113,6 +115,27 @@ ARM_PAIRS: Mapping[str, Unit] = {
     name: Unit(name, "bf16", f"ldr q1, {{0}}\n ldr q2, {{1}}\n ldr q0, {{2}}\n {name} v0.4s, v1.8h, v2.8h\n"
                "str q0, {out}", (16, 16, 16, 16), machine=ARM)
     for name in ("bfdot", "bfmmla")
+}  # fmt: skip
+# Rows of two of two FP32 matrices, as SVE has it, and outer products of four pairs into 4 x 4 sums of SME's array.
+ARM_PRODUCTS = Unit("fmmla", "f32mm", "ldr q1, {0}\n ldr q2, {1}\n ldr q0, {2}\n fmmla z0.s, z1.s, z2.s\n"
+                    "str q0, {out}", (16, 16, 16, 16), machine=ARM)  # fmt: skip
+_ROWS = [f"{{za0h.s[w14, {row}]}}" for row in range(4)]
+ARM_OUTER: Mapping[str, Unit] = {
+    fmt: Unit(name, "sme", "\n".join([
+        "mov w14, #0", "ptrue p0.s, vl4", "ptrue p1.h, vl8", "ld1h {z0.h}, p1/z, {0}", "ld1h {z1.h}, p1/z, {1}",
+        *(f"ld1w {row}, p0/z, {{2}}\n add x12, x12, #16" for row in _ROWS),
+        f"{name} za0.s, p1/m, p1/m, z0.h, z1.h", *(f"st1w {row}, p0, {{out}}\n add x13, x13, #16" for row in _ROWS),
+    ]), (16, 16, 64, 64), machine=ARM)
+    for fmt, name in {"bf16": "bfmopa", "fp16": "fmopa"}.items()
+}  # fmt: skip
+# A widening multiply-add of vectors, under each of the five rounding modes.
+RISCV_WIDENED: Mapping[str, Unit] = {
+    rounding: Unit(f"vfwmacc.vv, {rounding}", "zvfh", "\n".join([
+        f"fsrmi {mode}", "vsetivli zero, 1, e16, m1, ta, ma", "vle16.v v1, {0}", "vle16.v v2, {1}",
+        "vsetivli zero, 1, e32, m2, ta, ma", "vle32.v v4, {2}", "vsetivli zero, 1, e16, m1, ta, ma",
+        "vfwmacc.vv v4, v1, v2", "vsetivli zero, 1, e32, m2, ta, ma", "vse32.v v4, {out}", "fsrmi 0",
+    ]), (2, 2, 4, 4), machine=RISCV)
+    for mode, rounding in enumerate(("rne", "rtz", "rtn", "rtp", "rna"))
 }  # fmt: skip
 _ENGINES: list[Any] = []  # in which the code of the units lives
 
@@ -201,9 +224,9 @@ def _in_order(flags: Array) -> Array:
 
 
 def loop(unit: Unit) -> str:
-    """Assembly: operands in $1 to $3, the result in $4, flags in $5, the control word in $6, rax or x9 counts to $0."""
-    if unit.machine == ARM:
-        return _assembly_on_arm(unit)
+    """Assembly: operands in $1 to $3, the result in $4, flags in $5, the control word in $6; it counts to $0."""
+    if unit.machine != X86:
+        return (_assembly_on_arm if unit.machine == ARM else _assembly_on_riscv)(unit)
     *given, result = unit.widths
     bases = [*(f"${i + 1}" for i in range(len(given))), "$4"]
     far = [f"movq %rax, %r{8 + i}\n shlq $${width.bit_length() - 1}, %r{8 + i}\n addq {base}, %r{8 + i}"
@@ -237,8 +260,20 @@ def _assembly_on_arm(unit: Unit) -> str:
     body = unit.body.replace("{out}", f"[x{9 + len(addresses)}]")
     for i in range(len(addresses) - 1):
         body = body.replace(f"{{{i}}}", f"[x{10 + i}]")
-    lines = ["mov x9, #0", "1:", *addresses, body, f"add x9, x9, #{unit.step}", "cmp x9, $0", "b.lo 1b"]
-    return "\n".join(line.strip() for part in lines for line in part.split("\n"))
+    before, after = (["smstart"], ["smstop"]) if unit.flag == "sme" else ([], [])
+    turn = ["mov x9, #0", "1:", *addresses, body, f"add x9, x9, #{unit.step}", "cmp x9, $0", "b.lo 1b"]
+    return "\n".join(line.strip() for part in [*before, *turn, *after] for line in part.split("\n"))
+
+
+def _assembly_on_riscv(unit: Unit) -> str:
+    """The same: addresses of a turn are in t1 to t4."""
+    bases, lines = [*(f"${i + 1}" for i in range(len(unit.widths) - 1)), "$4"], []
+    for i, (base, width) in enumerate(zip(bases, unit.widths, strict=True)):
+        lines += [f"slli t5, t0, {width.bit_length() - 1}", f"add t{i + 1}, {base}, t5"]
+    body = unit.body.replace("{out}", f"(t{len(bases)})")
+    for i in range(len(bases) - 1):
+        body = body.replace(f"{{{i}}}", f"(t{i + 1})")
+    return "\n".join(["li t0, 0", "1:", *lines, body, f"addi t0, t0, {unit.step}", "bltu t0, $0, 1b"])
 
 
 def _at(base: str, width: int) -> str:
@@ -247,7 +282,8 @@ def _at(base: str, width: int) -> str:
 
 CLOBBERED = {
     X86: ("rax", "rcx", "rdx", "r8", "r9", "r10", "r11", "xmm0", "xmm1", "xmm2", "flags"),
-    ARM: ("x9", "x10", "x11", "x12", "x13", "v0", "v1", "v2", "cc"),
+    ARM: ("x9", "x10", "x11", "x12", "x13", "x14", *(f"v{i}" for i in range(32)), "cc"),  # smstart clears vectors
+    RISCV: ("t0", "t1", "t2", "t3", "t4", "t5", "v1", "v2", "v4", "v5"),
 }
 
 

@@ -50,9 +50,9 @@ def turned(good: Any) -> Any:
     return faulty
 
 
-def one_chain(a: Any, b: Any, c: Any) -> Any:
+def one_chain(a: Any, b: Any, c: Any, fmt: str = "bf16") -> Any:
     """The sums of a tile's row with one accumulator for even and odd products."""
-    wide_a, wide_b = ((x.astype(np.uint32) << np.uint32(16)).view(np.float32) for x in (a, b))
+    wide_a, wide_b = (np.asarray(fplab.decode(x, fmt, np.float32)) for x in (a, b))
     total = np.zeros(c.shape, np.float32)
     with np.errstate(all="ignore"):
         for k in range(32):
@@ -63,7 +63,7 @@ def one_chain(a: Any, b: Any, c: Any) -> Any:
 
 
 def test_one_accumulator_for_a_tile_gives_other_bits() -> None:
-    given = cpu_cases.tiles_of_bf16(8).inputs()
+    given = cpu_cases.tiles(8).inputs()
     assert (one_chain(**given) != cpu_cases.of_tiles(**given)).any()
 
 
@@ -74,9 +74,10 @@ def to_nearest(good: Any) -> Any:
 
 def test_pairs_that_are_rounded_to_nearest_have_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     given = cpu_cases.pairs_on_arm(64).inputs()
-    good = cpu_cases.of_pairs_on_arm(given)
+    outer = cpu_cases.products_on_arm(64).inputs()
+    good = cpu_cases.of_pairs_on_arm(given) | {"bfmopa": cpu_cases.of_products_on_arm(outer)["bfmopa"]}
     monkeypatch.setattr(cpu_cases, "to_odd", to_nearest(cpu_cases.to_odd))
-    faulty = cpu_cases.of_pairs_on_arm(given)
+    faulty = cpu_cases.of_pairs_on_arm(given) | {"bfmopa": cpu_cases.of_products_on_arm(outer)["bfmopa"]}
     assert all((faulty[name] != good[name]).mean() > 0.05 for name in good)
 
 
@@ -102,12 +103,14 @@ MUTANTS = (
            lambda good: lambda name, operands, rounding: good(name, operands, "odd")),
     Mutant("all products of a tile in one chain", ("tiles",), f"{UNITS}.of_tiles",
            lambda good: one_chain),
-    Mutant("pairs rounded to nearest", ("odd_pairs",), f"{UNITS}.to_odd", to_nearest),
+    Mutant("a widening multiply-add that rounds twice", ("widened",), "fplab.numeric.fma", twice),
+    Mutant("pairs rounded to nearest", ("odd_pairs", "arm_products"), f"{UNITS}.to_odd", to_nearest),
     Mutant("every sum saturates", ("integers",), f"{UNITS}.into_int32", lambda good: lambda x, wraps: good(x, False)),
     Mutant("the last product first", ("products",), "fplab.hardware.cpu_products.order", reversed_order),
 )  # fmt: skip
 NEEDS = {"conversions": "f16c", "arithmetic": "avx", "double": "avx", "fused": "fma", "bfloat16": "avx512bf16",
-         "integers": "avx512vnni", "tiles": "amx-bf16",
+         "integers": "avx512vnni", "tiles": "amx-bf16", "widened": "zvfh",
+         "arm_products": "sme" if cpu_units.machine() == cpu_units.ARM else "no such unit",
          "odd_pairs": "bf16" if cpu_units.machine() == cpu_units.ARM else "no such unit",
          "halves": "avx512fp16" if cpu_units.machine() == cpu_units.X86 else "fullfp16"}  # fmt: skip
 LACKING = tuple(id for id, flag in NEEDS.items() if flag not in cpu_units.features())
