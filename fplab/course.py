@@ -24,7 +24,7 @@ from .language import LANGUAGES, follow, in_each, lang, prefer
 from .lazily import index
 from .storage import contents, write_text
 from .words import Text, joined, say
-from .words.cells import printed
+from .words.cells import commented, printed
 
 if TYPE_CHECKING:
     from .experiments.table import Row
@@ -221,10 +221,10 @@ class Snippet:
         return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
     def __str__(self) -> str:
-        return self.code + "\n" + str(self._fate())
+        return f"{commented(self.code, lang())}\n{self._fate()}"
 
     def _repr_html_(self) -> str:
-        return in_each(lambda: panel(f"<pre>{html.escape(self.code)}</pre>", note(self._fate())))
+        return in_each(lambda: panel(f"<pre>{html.escape(commented(self.code, lang()))}</pre>", note(self._fate())))
 
     def _fate(self) -> Text:
         if self.missing:

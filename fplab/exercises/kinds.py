@@ -235,8 +235,7 @@ class Floats(Kind):
     def show(self, value: float) -> Many:
         shown = of_float(value, self.fmt)
         if not shown.fields:
-            note = say("no value of {name}", name=get(self.fmt).name)
-            return (Shown(f"{shown.text}  ({note})"),)
+            return (Shown(str(say("{text}  (no value of {name})", text=shown.text, name=get(self.fmt).name))),)
         return (shown,)
 
 

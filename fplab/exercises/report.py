@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..columns import padded, width_of
-from ..draw.page import Html, after_colon, code, table
+from ..draw.page import Html, after_colon, bracketed, code, table
 from ..draw.scene import GREEN, RED
 from ..draw.strip import bit_strip
 from ..language import in_each
@@ -75,9 +75,9 @@ class Report:
 
 def headline(report: Report) -> str:
     """The first line: which exercise, and how it ended."""
-    verdict = say("passed") if report.passed else say("not yet")
     about = say("{n} inputs, every bit", n=report.tried) if isinstance(report.exercise.task, Implement) else RIGHT
-    return f"{report.exercise.title} [{report.exercise.name}]: {verdict}" + (f" ({about})" if report.passed else "")
+    verdict = bracketed(say("passed"), about) if report.passed else say("not yet")
+    return after_colon(f"{report.exercise.title} [{report.exercise.name}]", verdict)
 
 
 def lines(report: Report) -> Iterator[Line]:

@@ -10,11 +10,15 @@ import numpy as np
 from .. import exact
 from ..errors import LabError, quotes_call
 from ..formats import FormatName
+from ..words import say
 from . import accumulators, models, oracle, units
 from .blocks import Block
 from .blocks import Term as Term
 from .models import Inputs, Model
 from .operands import read, read_scales
+
+STEP = say("step {number} ({what}): emax {emax}, sum {units} x {quantum:g} -> {result!r} ({bits:08x})")
+TERM = say("  {name:>6} {value: .9g} shift {shift:3d} units {units} lost {lost:.3g}")
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,12 @@ class Trace:
     def __str__(self) -> str:
         lines = [self.model.name]
         for number, step in enumerate(self.steps):
-            lines.append(f"step {number} ({step.what}): emax {step.emax}, sum {step.units} x {float(step.quantum):g} "
-                         f"-> {step.result!r} ({step.bits:08x})")  # fmt: skip
+            lines.append(str(STEP.fill(number=number, emax=step.emax, units=step.units, quantum=float(step.quantum),
+                                       what=step.what, result=step.result, bits=step.bits)))  # fmt: skip
             for t in step.terms:
                 name = "c" if t.k == -1 else "sum" if t.k < 0 else f"k={t.k}"
                 value, lost = float(t.value), float(t.lost)
-                lines.append(f"  {name:>6} {value: .9g} shift {t.shift:3d} units {t.units} lost {lost:.3g}")
+                lines.append(str(TERM.fill(name=name, value=value, shift=t.shift, units=t.units, lost=lost)))
         return "\n".join(lines)
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from .. import floats, formats, spacing, sums
-from ..draw.page import Said, facts, note, panel, title
+from ..draw.page import Said, after_colon, facts, listed, note, panel, title
 from ..draw.scene import BLUE, ORANGE, Scene
 from ..errors import LabError, integer, one_of, quotes_call
 from ..inspection.given import parse
 from ..lazily import index
 from ..numerals import short, signed
 from ..words import say, say_of
-from .shell import Board, Control
+from .shell import OPTIONS, Board, Control
 
 __all__ = ["State", "render", "widget"]
 
@@ -95,8 +95,8 @@ def render(state: State) -> str:
         relative = f" ({signed(100 * error / abs(wanted), 3)} %)" if wanted else ""
         lines.append((say("error"), signed(error) + relative))
     lines.append((say("stalls"), _stall(shown, state)))
-    return panel(title(f"{state.n:,} × {state.term}: {state.format}, {state.accumulate} {state.order}"),
-                 _plot(shown, state), facts(lines),
+    how = listed(state.format, state.accumulate, OPTIONS.get(state.order, state.order))
+    return panel(title(after_colon(f"{state.n:,} × {state.term}", how)), _plot(shown, state), facts(lines),
                  note(say("Dashed: exact. Solid: computed.")))  # fmt: skip
 
 

@@ -29,6 +29,7 @@ REFUSING = {  # what says a text to whoever asked for too much, and which argume
 }  # fmt: skip
 COMMAND_LINE = FOLDER.parent / "cli.py"  # argparse is given its texts as they are: each of several words is a message
 TABLES = ("exercises/exercises.toml", "nn/emulation/questions.toml", "tensorcore/questions.toml")  # of messages
+SNIPPETS = FOLDER.parent / "snippets.toml"
 DIGEST = "X-Source-SHA-256"
 
 
@@ -97,6 +98,8 @@ def collected() -> dict[tuple[str, str], str]:
     for table in TABLES:
         for name, row in tomllib.loads((FOLDER.parent / table).read_text(encoding="utf-8")).items():
             found.update({("", message): f"{table}:{name}" for message in row.values() if isinstance(message, str)})
+    for one in tomllib.loads(SNIPPETS.read_text(encoding="utf-8"))["snippet"]:
+        found.update({(CELL, text): f"snippets.toml:{one['name']}" for text in messages_of(one["code"])})
     for path in notebooks():
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             source = "".join(cell["source"]) if cell["cell_type"] == "code" else ""

@@ -31,7 +31,7 @@ def stalls(xs: tuple[float, ...]) -> Judgement:
     exactly = math.fsum(xs)
     with np.errstate(over="ignore"):
         total = sequential(xs)
-    lines = (("exact", Shown(number(exactly))), ("FP16", of_float(total, "fp16")))
+    lines = (("Σ", Shown(number(exactly))), ("FP16", of_float(total, "fp16")))
     if math.isinf(total):
         return Judgement(False, lines, say("This one overflows; a stalled sum is finite."))
     return Judgement(total < exactly / 2, lines, say("The sum is still above half of the exact one."))

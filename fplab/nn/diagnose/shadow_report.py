@@ -289,7 +289,7 @@ def _sentence(e: Element) -> Text:
     cancelled = CANCELLED.fill(bits=e.bits) if e.bits is not None and e.bits >= BITS_NAMED else NOTHING
     made: Text = NOTHING
     if e.operands:
-        made = MADE.fill(operands=joined(_listed(e.operands), ", "))
+        made = MADE.fill(operands=joined(_listed(e.operands), say(", ")))
     place = verbatim(str(list(e.place)))
     return ELEMENT.fill(
         layer=e.layer or OUTSIDE, operation=_short(e.operation), place=place, real=e.real, exact=e.exact,
