@@ -16,8 +16,8 @@ __all__ = [
     "Format", "LabError", "Overflow", "Rounding", "Specials",
     "bounds", "checkpoint", "claims", "codebooks", "course", "draw", "exact", "exercises", "experiments", "formats",
     "hardware", "inspect", "inspection", "integers", "lang", "memory", "nn", "num_threads", "pages", "parallel",
-    "reveal_order", "scaled", "set_num_threads", "stored", "sums", "tensorcore", "training",
-    "vectors", "widgets",
+    "reveal_order", "scaled", "set_num_threads", "stored", "sums", "tapered", "tensorcore",
+    "training", "vectors", "widgets",
 ]  # fmt: skip
 __all__ += numeric.__all__
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         scaled,
         stored,
         sums,
+        tapered,
         tensorcore,
         training,
         vectors,

@@ -23,7 +23,7 @@ LAYERS = (
      "processes", "roundings", "seeds", "settings", "starting", "storage", "threads", "version", "words"),
     ("arrays", "exact", "exact_products", "exact_sums", "kernels", "numerals"),
     ("arithmetic", "bounds", "codebooks", "floats", "integers", "numeric", "plans", "reveal", "scaled",
-     "spacing", "stored", "sums", "tensorcore", "uncompiled"),
+     "spacing", "stored", "sums", "tapered", "tensorcore", "uncompiled"),
     ("draw", "hardware", "inspection", "nn"),
     ("checkpoint", "memory", "parallel", "training", "vectors"),
     ("experiments",),
