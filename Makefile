@@ -99,6 +99,7 @@ NIGHTLY := tests/test_nn_*.py tests/test_watch*.py tests/test_int8_layers.py tes
 
 $(TORCHES:%=nightly-%): nightly-%: .nightly/%/.ready
 	.nightly/$*/bin/python -m pytest -p no:cacheprovider $(NIGHTLY)
+	.nightly/$*/bin/python -m tests.forecast_runs
 
 nightly: $(TORCHES:%=nightly-%) ## the tests of torch's part on the oldest and the newest torch supported ## 在所支持的最旧与最新的 torch 上运行与 torch 有关的测试
 

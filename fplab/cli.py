@@ -630,6 +630,7 @@ def _watch_arguments(parser: argparse.ArgumentParser) -> None:
     _model_arguments(parser, "watch")
     parser.add_argument("--recipes", nargs="*", metavar="RECIPE", default=[], help="such as fp8_current mxfp8 nvfp4")
     parser.add_argument("--steps", type=int, default=20, metavar="N", help="steps of AdamW (default: 20)")
+    parser.add_argument("--horizon", type=int, metavar="N", help="foretell a run of so many steps in the recipes")
     parser.add_argument("--rate", type=float, default=1e-3, metavar="RATE", help="learning rate (default: 0.001)")
 
 

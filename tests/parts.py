@@ -122,6 +122,8 @@ PARTS = {
     ),
     # Models of transformers, timm and torchvision, and drawn ones: their products, layers and bytes.
     "models": ("test_families_answered.py", "test_memory_families.py", "test_model_families.py"),
+    # Runs trained to their end, after a forecast of it.
+    "forecasts": ("test_forecast.py::test_the_cookbook_has_the_outcome_of_every_run",),
     # What `make bench` measures, at a toy size.
     "benchmarks": ("test_benchmarks.py::test_every_other_benchmark_runs_to_its_end_at_toy_size",),
     # What `make prove` proves, on a slice; the oracle on each of the 48,000 recorded results, as the kernels have them.
@@ -137,6 +139,7 @@ SMOKE = {
     "mutants": "experiments/test_formats.py::test_a_mutant_is_killed[0.1 one code up]",
     "models": "test_model_families.py::test_a_drawn_model_multiplies_what_its_modules_define[vit-whole-0]",
     "units": "test_inference.py::test_every_fused_block_is_recovered_to_its_open_fields[A100 mma.k16 bf16->fp32]",
+    "forecasts": "test_forecast.py::test_the_cookbook_has_the_outcome_of_every_run[MLP, SGD]",
     "conform": "test_conform.py::test_faults_of_a_strangers_simulator_are_told_by_name[fp16 ALIGNMENT=24]",
     "vectors": "test_vectors.py::test_every_decision_of_every_unit_shows_in_the_first_rows[H100 wgmma.k16 fp16->fp32]",
 }

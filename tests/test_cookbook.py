@@ -45,8 +45,8 @@ def test_links_lead_to_pages_and_names_that_there_are(recipe):
 
 def test_what_a_newcomer_asks_for_is_there():
     assert [r.name for r in RECIPES] == [
-        "own_model", "fp8", "two_gpus", "watch_report", "size_a_run", "cluster", "check_a_gpu", "shadow", "survey",
-        "explain", "conform", "tracker_questions", "bounds", "papers_and_data",
+        "own_model", "fp8", "two_gpus", "watch_report", "will_it_diverge", "size_a_run", "cluster", "check_a_gpu",
+        "shadow", "survey", "explain", "conform", "tracker_questions", "bounds", "papers_and_data",
     ]  # fmt: skip
     assert all(r.title and r.about.endswith(".") for r in RECIPES)
 

@@ -103,6 +103,10 @@ def test_explain_and_watch_answer_too(here: Path, capsys: Any) -> None:
     assert "approximate: none in a, tanh in b" in " ".join(capsys.readouterr().out.split())
     assert cli.main(["watch", "strangers_model:with_loss", "--steps", "3", "--recipes", "mxfp8"]) == 0
     assert capsys.readouterr().out.startswith("Own with AdamW: 3 steps")
+    foretold = ["--steps", "8", "--recipes", "fp8_delayed", "--horizon", "99"]
+    assert cli.main(["watch", "strangers_model:with_loss", *foretold]) == 0
+    assert "Own: 8 steps watched, 99 to come to." in capsys.readouterr().out
+    assert (here / "watch/forecast.html").exists()
     files = {path.name for path in [*(here / "explain").iterdir(), *(here / "watch").iterdir()]}
     assert {"explain.html", "explain.json", "watch.html", "watch.csv"} <= files
 

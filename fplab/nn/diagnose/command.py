@@ -176,6 +176,10 @@ def watch(args: argparse.Namespace) -> int:
             optimizer.step()
     report = seen.report()
     print(report, "", sep="\n")
+    if args.horizon is not None:
+        foretold = seen.forecast(args.horizon)
+        print(foretold, "", sep="\n")
+        _saved(foretold, args.out)
     return _saved(report, args.out)
 
 

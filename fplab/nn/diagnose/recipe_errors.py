@@ -61,7 +61,7 @@ def squares(recipe: Recipe, x: Array, w: Array, dy: Array, seed: int) -> dict[st
     ``x`` (m, k), ``w`` (n, k) and ``dy`` (m, n), float32; scales of whole tensors are those of this step.
     """
     result = {}
-    for name, sides in {"forward": (x, w.T), "data_gradient": (dy, w), "weight_gradient": (dy.T, x)}.items():
+    for name, sides in operands(x, w, dy).items():
         product = getattr(recipe, name)
         if product is None:
             continue
@@ -72,6 +72,11 @@ def squares(recipe: Recipe, x: Array, w: Array, dy: Array, seed: int) -> dict[st
         ]
         result[name] = np.array([np.square(np.matmul(*coded) - exact).sum(), np.square(exact).sum()])
     return result
+
+
+def operands(x: Array, w: Array, dy: Array) -> dict[str, tuple[Array, Array]]:
+    """Both operands of a linear layer's products, by pass."""
+    return {"forward": (x, w.T), "data_gradient": (dy, w), "weight_gradient": (dy.T, x)}
 
 
 @functools.lru_cache
@@ -88,7 +93,10 @@ def _relative(sums: dict[str, Array]) -> dict[str, float]:
 
 
 class Products:
-    """Sums over the steps counted, of every layer in every recipe."""
+    """Sums over the steps counted, of every layer in every recipe; ``last``: its x, w and dy of the last of them.
+
+    ``amaxes``: by layer the largest magnitudes of x, w and dy in every step.
+    """
 
     def __init__(self, recipes: Iterable[str | Recipe]) -> None:
         self.recipes = tuple(map(get_recipe, several(recipes)))
@@ -100,8 +108,17 @@ class Products:
         self._sums: dict[tuple[str, str], dict[str, Array]] = {}
         self._met: set[str] = set()  # layers that were called
         self._calls = 0
+        self.amaxes: dict[str, dict[int, Array]] = {}
+        self.last: dict[str, tuple[int, tuple[Array, Array, Array]]] = {}
 
-    def add(self, layer: str, x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> None:
+    def note(self, layer: str, step: int, *three: torch.Tensor) -> None:
+        """The largest magnitudes of a layer's x, w and dy, over all its calls of a step."""
+        if all(t.numel() for t in map(local, three)):
+            own = np.array([float(local(t).detach().abs().max()) for t in three])
+            self.amaxes.setdefault(layer, {}).setdefault(step, own)
+            np.maximum(self.amaxes[layer][step], own, out=self.amaxes[layer][step])
+
+    def add(self, layer: str, step: int, x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> None:
         """The operands of a layer's three products, (..., k), (n, k), (..., n); what is not finite says nothing."""
         result = [(t, bits(t)) for t in map(local, (x, w, dy))]
         flat = [v.view(np.float32).reshape(-1, t.shape[-1]) for t, v in result if v is not None and v.size]
@@ -111,6 +128,7 @@ class Products:
             return
         every = -(-len(flat[0]) // ROWS)
         self._calls += 1
+        self.last[layer] = step, (flat[0][::every].copy(), flat[1].copy(), flat[2][::every].copy())
         for recipe in self.recipes:
             sums = self._sums.setdefault((recipe.name, layer), {})
             for name, two in squares(recipe, flat[0][::every], flat[1], flat[2][::every], 2 * self._calls).items():
@@ -126,14 +144,20 @@ class Products:
             if recipe == name and sums
         )
 
-    def called(self, layer: str, module: nn.Module, args: Any, output: Any) -> None:
+    def called(self, step: int, counted: bool, layer: str, module: nn.Module, args: Any, output: Any) -> None:
         """A layer has run whose operands are measured, once the gradient of its output comes."""
         if not (self.recipes and isinstance(module, nn.Linear)):
             return
         self._met.add(layer)
         if args and output.requires_grad:
             x, linear = args[0].detach(), module
-            output.register_hook(lambda dy: self.add(layer, x, linear.weight, dy))
+
+            def measure(dy: torch.Tensor) -> None:
+                self.note(layer, step, x, linear.weight, dy)
+                if counted:
+                    self.add(layer, step, x, linear.weight, dy)
+
+            output.register_hook(measure)
 
     def unmeasured(self, model: nn.Module) -> dict[str, Text]:
         """The layers that multiply by weights of their own and have no row, and why."""

@@ -18,6 +18,7 @@ from ..bits import array, local
 from ..device.counting import DeviceBits, fetched
 from ..recipes import Recipe
 from ..tracer import scaled_losses, updates
+from .forecast import forecast
 from .format_advice import Limits
 from .format_counts import REACH
 from .module_tensors import ModuleTensors
@@ -132,7 +133,7 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
     infinities and NaN. ``keep``: of so many steps, evenly spaced, :meth:`compare` has a digest of every tensor.
     ``recipes``: names or records of :mod:`fplab.nn.recipes`, such as "mxfp8" and "nvfp4": in counted steps both
     operands of each product of every ``nn.Linear`` are quantised so (of at most 256 rows, evenly spaced), and the
-    report says what the products would lose and which layers to keep high.
+    report says what the products would lose and which layers to keep high (:meth:`forecast`: what a longer run would).
 
     Kinds: "activations" (what a module returns), "activation gradients" and "weight gradients" (divided by the loss
     scale; the second as the optimizer gets them), "updates" (w after the step minus w before, in FP32), "weights"
@@ -147,6 +148,7 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
     """
 
     compare = compare  # of two watches: watch.compare(a, b), or a.compare(b)
+    forecast = forecast
     _open: watch | None = None
 
     @quotes_call
@@ -220,8 +222,7 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
         self._begin()
 
     def _called(self, layer: str, module: nn.Module, args: Any, output: Any) -> None:
-        if self._counting:
-            self.products.called(layer, module, args, output)
+        self.products.called(self.steps, self._counting, layer, module, args, output)
 
     def _see(self, kind: str, layer: str, tensor: str, value: torch.Tensor, made_of: Ingredients = nothing) -> None:
         """A tensor of the forward or backward pass, or a state; ``made_of``: what went into it."""
