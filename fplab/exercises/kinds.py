@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..formats import get
-from ..words import Text, say
+from ..words import Text, say, say_of
 from .shown import Shown, code_of, of_any, of_code, of_float, of_integer, of_whole
 
 Many = tuple[Shown, ...]
@@ -316,7 +316,7 @@ class Options(Kind):
                 return value
             if type(value) is type(given) and value == given:
                 return value
-        names = ", ".join(map(repr, self.values))
+        names = str(say_of("between items", ", ")).join(map(repr, self.values))
         raise unfit(given, say("one of {names}", names=names))
 
     def key(self, value: Any) -> Hashable:

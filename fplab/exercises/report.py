@@ -146,7 +146,7 @@ def text_of(report: Report) -> str:
         parts.append(above)
     parts += _table(list(lines(report)), report)
     for label, text in remarks(report):
-        first = f"{label}: "
+        first = label + str(say(": "))
         parts.append(
             textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=" " * width_of(first))
             if width_of(text) == len(text)

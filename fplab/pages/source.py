@@ -181,7 +181,8 @@ def _start(source: Source, course: Sequence[Chapter], more: Sequence[str]) -> st
 
 def _overview(source: Source, course: Sequence[Chapter]) -> list[str]:
     """The chapters with their questions."""
-    rows = [f"* [{source.say(c.title)}](course/{c.name}.ipynb): {source.say(c.question)}" for c in course]
+    links = [(f"* [{source.say(c.title)}](course/{c.name}.ipynb)", source.say(c.question)) for c in course]
+    rows = [source.say(say("{first}: {then}", first=link, then=question)) for link, question in links]
     return [f"## {source.say(COURSE)}", "\n".join(rows)]
 
 
