@@ -279,5 +279,5 @@ def _compiled(file: Path, source: str) -> types.CodeType:
     except (SyntaxError, ValueError, OverflowError) as error:
         line = getattr(error, "lineno", None)
         what = getattr(error, "msg", None) or str(error)
-        at_line = f" (line {line})" if line else ""
-        raise LabError(f"{str(file)!r} is not Python: {what}{at_line}.") from None
+        said = f"{what} (line {line})" if line else what
+        raise LabError(f"{str(file)!r} is not Python: {said}.") from None

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..columns import as_csv, padded, width_of, wrapped
+from ..draw.page import bracketed
 from ..errors import LabError, unknown
 from ..language import lang
 from ..storage import demand_possible, write_text
-from ..words import Text, say
+from ..words import Text, joined, say
 from . import grading, isolation, progress
 from .base import Exercise, noted
 from .chapters import exercise, registry
@@ -44,7 +45,7 @@ def list_all(args: Arguments) -> int:
         entry = done.get(question.name)
         mark = " " if entry is None else "✓" if entry["first_passed"] else "·"
         print(f"  {mark} {question.name:<{wide}}  {padded(str(question.title), titles)}  {LEVELS[question.level - 1]}")
-    print(f"\n{_score()}  ({MARKS})")
+    print(f"\n{bracketed(_score(), MARKS)}")
     return 0
 
 
@@ -110,7 +111,7 @@ def _sheet(questions: Sequence[Question]) -> str:
 def _stub(question: Question) -> str:
     """What an exercise asks as a comment, and an answer that is still open; letters stand as they are written in it."""
     statement = re.sub("^([a-z]): ", r'"\1": ', str(question.statement), flags=re.MULTILINE)
-    about = [f"--- {question.title} ({LEVELS[question.level - 1]})", *statement.split("\n")]
+    about = [f"--- {bracketed(question.title, LEVELS[question.level - 1])}", *statement.split("\n")]
     lines = [f"# {line}".rstrip() for text in about for line in wrapped(text, 98) or [""]]
     return "\n".join([*lines, _answer(question), ""])
 
@@ -188,7 +189,7 @@ def show_solution(args: Arguments) -> int:
 def show_progress(args: Arguments) -> int:
     """Print what was solved, or write it as CSV."""
     if args.csv is None:
-        print(f"{_score()}; {KEPT.fill(path=progress.path())}")
+        print(joined((_score(), KEPT.fill(path=progress.path())), say("; ")))
         return 0
     if args.csv.is_dir():
         raise LabError(f"cannot write {str(args.csv)!r}: it is a folder.")
