@@ -87,8 +87,8 @@ cpus: $(VENV)/.ready ## what a CPU's vector units could change, tested with thre
 TORCHES ?= 2.10.0 2.15.0
 NIGHTLY := tests/test_nn_*.py tests/test_watch*.py tests/test_int8_layers.py tests/test_quantised_models.py \
 	tests/test_fake_quantize.py tests/test_optimizer*.py tests/test_parallel*.py tests/test_distributed.py \
-	tests/test_model_families.py tests/test_families_answered.py
-.PHONY: $(TORCHES:%=nightly-%)
+	tests/test_model_families.py tests/test_families_answered.py tests/test_one_file.py tests/test_recorder.py
+.PHONY: $(TORCHES:%=nightly-%) nightly-recorder
 .nightly/%/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .nightly/$*
 	grep -vE '^(torch|nvidia)' constraints.txt >.nightly/$*/constraints.txt
@@ -101,7 +101,21 @@ $(TORCHES:%=nightly-%): nightly-%: .nightly/%/.ready
 	.nightly/$*/bin/python -m pytest -p no:cacheprovider $(NIGHTLY)
 	.nightly/$*/bin/python -m tests.forecast_runs
 
-nightly: $(TORCHES:%=nightly-%) ## the tests of torch's part on the oldest and the newest torch supported ## 在所支持的最旧与最新的 torch 上运行与 torch 有关的测试
+# The recorder as one file takes an older torch than the package does: written, run on the CPU as a stand-in, verified.
+RECORDER_TORCH ?= 2.4.1
+.nightly/recorder/.ready: constraints.txt
+	$(PYTHON) -m venv .nightly/recorder
+	grep -E '^(numba|numpy|tqdm)=' constraints.txt >.nightly/recorder/constraints.txt
+	.nightly/recorder/bin/python -m pip install -q -c .nightly/recorder/constraints.txt $(TORCH_FLAGS) \
+		torch==$(RECORDER_TORCH) numba numpy tqdm
+	@touch $@
+
+nightly-recorder: .nightly/recorder/.ready
+	.nightly/recorder/bin/python -m fplab record --one-file .nightly/fplab_record.py
+	cd .nightly && recorder/bin/python fplab_record.py --device cpu --out record.zip
+	.nightly/recorder/bin/python -m fplab verify .nightly/record.zip
+
+nightly: $(TORCHES:%=nightly-%) nightly-recorder ## the tests of torch's part on the oldest and the newest torch supported ## 在所支持的最旧与最新的 torch 上运行与 torch 有关的测试
 
 clean: ## remove the environment and everything generated ## 删除环境与一切生成的文件
 	rm -rf $(VENV) .nightly .prove .pytest_cache .mypy_cache .ruff_cache pages runs figures/*.png figures/*.dark.svg

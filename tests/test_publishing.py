@@ -62,7 +62,9 @@ def test_workflows_run_what_there_is() -> None:
     jobs = loaded(FORGE / "workflows/ci.yml")["jobs"]
     pythons = {*jobs["short"]["strategy"]["matrix"]["python"]}
     assert pythons == set(re.findall(r"Python :: (3\.\d+)", project))
-    assert " ".join(jobs["torch"]["strategy"]["matrix"]["torch"]) in makefile
+    *torches, recorder = jobs["torch"]["strategy"]["matrix"]["torch"]
+    assert f"TORCHES ?= {' '.join(torches)}\n" in makefile
+    assert f"\nnightly-{recorder}:" in makefile
 
 
 def test_hooks_before_a_commit_are_what_lint_runs() -> None:
