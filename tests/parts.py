@@ -27,6 +27,7 @@ PARTS = {
     # Clean environments and copies of the package; the tools and servers of others.
     "environments": (
         "test_publishing.py", "test_wheel.py", "test_portable.py", "test_strangers.py", "test_stored.py::test_bytes_*",
+        "test_packed.py::test_bytes_*",
         "test_stored.py::test_files_*", "test_checkpoint.py::test_trained_weights_that_packages_ship",
         "test_one_file.py::test_the_one_file_records_where_only_torch_and_numpy_are",
         "test_lab.py::test_the_lab_is_served_with_its_token_and_ends_with_its_command",

@@ -22,6 +22,7 @@ from ..stored import STORED
 from ..words import say
 from .choices import INTEGERS, NOTHING, Choice, choices, decibels, parts, pieces
 from .files import Paths, listed
+from .joined import Joined
 from .tensor import FLOATS, Tensor
 
 SAMPLE = 1 << 17  # elements, of the first rows, by which a rule is recognised
@@ -140,6 +141,9 @@ def _change(name: str, old: Tensor, new: Tensor, rules: Sequence[Choice]) -> Cha
                 made = quantize(made, new.stored, overflow="saturate") if new.stored in FLOATS else made
                 equal = float((made == y).mean())
                 rule, share = (one.name, equal) if equal > share else (rule, share)
+        for nearest, made in new.nearest(x) if isinstance(new, Joined) else ():
+            equal = float((made == y[: made.size]).mean())
+            rule, share = (nearest, equal) if equal > share else (rule, share)
     bits = 8 * new.size / new.block
     return Change(name, old.stored, new.stored, bits, error, decibels(error), max(one[1] for one in sums), rule, share)
 

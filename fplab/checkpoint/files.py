@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..errors import LabError
 from ..storage import contents, opened
+from .joined import joined
 from .readers import READERS, safetensors
 from .tensor import FileError, Tensor, distinct, reading
 
@@ -28,7 +29,11 @@ def listed(paths: Paths) -> list[Tensor]:
 
 
 def tensors(*paths: str | Path) -> list[Tensor]:
-    """The tensors of files, of folders of such, and of what indexes of shards name; no element is read."""
+    """The tensors of files, of folders of such, and of what indexes of shards name; no weight is read.
+
+    A weight that a quantised release keeps in several tensors is one, stored in a layout of
+    :data:`fplab.stored.PACKED`.
+    """
     named: dict[str, Tensor] = {}
     for file in dict.fromkeys(shard for path in paths for shard in _files(Path(path))):
         for tensor in _tensors(file):
@@ -37,7 +42,7 @@ def tensors(*paths: str | Path) -> list[Tensor]:
                     f"{str(file)!r} holds {tensor.name!r} again, which {str(named[tensor.name].path)!r} has."
                 )
             named[tensor.name] = tensor
-    return list(named.values())
+    return joined(list(named.values()))
 
 
 def _files(path: Path) -> list[Path]:

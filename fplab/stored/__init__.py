@@ -10,14 +10,17 @@
 from __future__ import annotations
 
 from ..lazily import index
-from . import ggml, kquants, nf4
+from . import ggml, kquants, nf4, packed
+from .packed import Packed
 from .record import Stored
 
 GGML = ggml.GGML
 """The kinds of tensors in GGUF files by ggml's numbers: name, elements of a block, its bytes."""
 STORED: dict[str, Stored] = {one.name: one for one in (*ggml.RECORDS, *kquants.RECORDS, *nf4.RECORDS)}
 """Every stored format by its name."""
+PACKED: dict[str, Packed] = {one.name: one for one in packed.LAYOUTS}
+"""Every layout of several tensors by its name."""
 
-__all__ = ["GGML", "STORED", "Stored"]
+__all__ = ["GGML", "PACKED", "STORED", "Packed", "Stored"]
 
 index(__name__)

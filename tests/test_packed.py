@@ -1,0 +1,369 @@
+"""Layouts of several tensors a weight: byte for byte what the library writes that each is held to, and back."""
+
+import ast
+import contextlib
+import json
+import math
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+import refusals
+from family_steps import library
+from packages import package
+
+from fplab import checkpoint
+from fplab.errors import LabError
+from fplab.stored import PACKED
+from fplab.stored.packed import of_words, words
+
+torch = pytest.importorskip("torch")
+f32 = np.float32
+
+
+def weights() -> np.ndarray:
+    """A matrix of many kinds of rows, some of zeros and some of one sign."""
+    rng = np.random.default_rng(1)
+    w = rng.standard_normal((64, 256)).astype(f32)
+    w[8:16] *= np.exp2(rng.integers(-18, 8, (8, 4))).repeat(64, axis=1).astype(f32)
+    w[3], w[5, :64], w[6], w[7], w[17, ::7] = 0, 0, np.abs(w[6]), -np.abs(w[7]), 40
+    return w
+
+
+def same(ours: Any, theirs: Any, what: str) -> None:
+    theirs = theirs.float().numpy() if theirs.dtype.is_floating_point else theirs.numpy()
+    assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), what
+    assert np.ascontiguousarray(ours).tobytes() == np.ascontiguousarray(theirs).tobytes(), what
+
+
+def functions(file: Path, *names: str, **known: Any) -> SimpleNamespace:
+    """Functions of a source file, also of its classes, which needs modules that are not here."""
+    found = [node for node in ast.walk(ast.parse(file.read_text("utf-8"))) if getattr(node, "name", "") in names]
+    for node in found:
+        node.decorator_list = []
+    exec(compile(ast.Module(found, []), str(file), "exec"), known)
+    return SimpleNamespace(**known)
+
+
+def sources(name: str, folder: Path, *wanted: str) -> list[Path]:
+    with tarfile.open(package(name, folder, source=True)) as archive:
+        archive.extractall(folder, [one for one in archive if one.name.endswith(wanted)], filter="data")
+    return [next(folder.rglob(f"*{one}")) for one in wanted]
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_words_are_dense_and_come_back(bits: int) -> None:
+    codes = np.random.default_rng(bits).integers(0, 2**bits, (3, 77)).astype(np.uint8)
+    packed = words(codes, bits)
+    assert packed.shape == (3, math.ceil(77 * bits / 32))
+    whole = int.from_bytes(packed[1].tobytes(), "little")
+    assert [whole >> bits * i & (2**bits - 1) for i in range(77)] == codes[1].tolist()
+    np.testing.assert_array_equal(of_words(packed, bits, 77), codes)
+
+
+@pytest.fixture(scope="module")
+def compressed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """compressed-tensors, without the package that it logs by."""
+    folder = tmp_path_factory.mktemp("compressed")
+    with zipfile.ZipFile(package("compressed-tensors", folder)) as wheel:
+        wheel.extractall(folder)
+    library("transformers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        if "loguru" not in sys.modules:
+            patch.setitem(sys.modules, "loguru", MagicMock())
+        yield pytest.importorskip("compressed_tensors", exc_type=ImportError)
+
+
+def scheme(compressed: Any, **how: Any) -> Any:
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+
+    return QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**how))
+
+
+def their_scales(w: Any, group: int, how: Any) -> Any:
+    from compressed_tensors.quantization.utils.helpers import calculate_qparams
+
+    parts = w.reshape(len(w), -1, group)
+    return calculate_qparams(parts.amin(-1), parts.amax(-1), how.weights)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits", range(2, 9))
+def test_bytes_of_pack_quantized_are_those_of_compressed_tensors(compressed: Any, bits: int, symmetric: bool) -> None:
+    from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor as Compressor
+
+    how = scheme(compressed, num_bits=bits, type="int", strategy="group", group_size=64, symmetric=symmetric)
+    w = torch.from_numpy(weights())
+    scale, zero = their_scales(w, 64, how)
+    theirs = Compressor.compress({"weight": w.clone(), "weight_scale": scale, "weight_zero_point": zero}, how)
+    layout = PACKED["pack_quantized"]
+    ours = layout.encode(weights(), bits=bits, group=64, zero_point=not symmetric)
+    assert ours.keys() == theirs.keys()
+    for name, x in ours.items():
+        same(x, theirs[name], name)
+    for dtype, kind in ((torch.float32, "fp32"), (torch.float16, "fp16"), (torch.bfloat16, "bf16")):
+        scales = scale.to(dtype)
+        values = Compressor.decompress(theirs | {"weight_scale": scales}, how)["weight"]
+        same(layout.decode(ours | {"weight_scale": scales.float().numpy()}, kind), values, kind)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("int", "int8_row"), ("float", "e4m3_row")])
+def test_bytes_of_rows_are_those_of_compressed_tensors(compressed: Any, kind: str, name: str) -> None:
+    from compressed_tensors.compressors.naive_quantized.base import NaiveQuantizationCompressor as Compressor
+
+    how = scheme(compressed, num_bits=8, type=kind, strategy="channel", symmetric=True)
+    w = torch.from_numpy(weights())
+    scale, zero = their_scales(w, 256, how)
+    theirs = Compressor.compress({"weight": w.clone(), "weight_scale": scale, "weight_zero_point": zero}, how)
+    ours = PACKED[name].encode(weights())
+    same(ours["weight_scale"], scale, "scale")
+    same(ours["weight"], theirs["weight"], "codes")
+    values = Compressor.decompress(theirs, how)["weight"]
+    same(PACKED[name].decode(ours, "fp32"), values, "values")
+
+
+def test_bytes_of_nvfp4_are_read_as_compressed_tensors_reads_them(compressed: Any) -> None:
+    from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor as Compressor
+
+    how = scheme(compressed, num_bits=4, type="float", strategy="tensor_group", group_size=16, symmetric=True)
+    rng = np.random.default_rng(3)
+    packed = torch.from_numpy(rng.integers(0, 256, (32, 64), np.uint8))
+    scale = torch.from_numpy(rng.random((32, 8)).astype(f32) * 400).to(torch.float8_e4m3fn)
+    parts = {"weight_packed": packed, "weight_scale": scale, "weight_global_scale": torch.tensor([1234.5])}
+    values = Compressor.decompress(parts, how)["weight"]
+    ours = {name: x.float().numpy() if name != "weight_packed" else x.numpy() for name, x in parts.items()}
+    same(PACKED["nvfp4_pack"].decode(ours, "bf16"), values, "values")
+
+
+def test_bytes_of_awq_are_those_of_autoawq(tmp_path: Path) -> None:
+    names = ("awq/utils/packing_utils.py", "awq/quantize/quantizer.py", "awq/modules/linear/gemm.py")
+    packing, quantizer, gemm = sources("autoawq", tmp_path, *names)
+    pack = functions(packing, "unpack_awq", "reverse_awq_order", "dequantize_gemm", "pack_exllama", torch=torch,
+                     AWQ_REVERSE_ORDER=[0, 4, 1, 5, 2, 6, 3, 7])  # fmt: skip
+    theirs = functions(quantizer, "pseudo_quantize_tensor", torch=torch, nn=torch.nn, Optional=Any)
+    made = functions(gemm, "from_linear", torch=torch, get_best_device=lambda: "cpu")
+    w, group = weights(), 64
+    how = SimpleNamespace(group_size=group, zero_point=True, w_bit=4)
+    rounded, scales, zeros = theirs.pseudo_quantize_tensor(how, torch.from_numpy(w))
+    linear = torch.nn.Linear(*w.shape[::-1], bias=False)
+    linear.weight.data = rounded
+    empty = lambda *sizes: SimpleNamespace(w_bit=sizes[0], group_size=group, in_features=sizes[2])  # noqa: E731
+    module = made.from_linear(empty, linear, 4, group, False, scales.t().contiguous(), zeros.t().contiguous())
+    ours = PACKED["awq"].encode(w, group=group, zero_point=True)
+    for name, x in ours.items():
+        same(x, getattr(module, name), name)
+    values = pack.dequantize_gemm(module.qweight, module.qzeros, module.scales, 4, group).T
+    same(PACKED["awq"].decode(ours), values.contiguous(), "values")
+    # As GPTQ's first version, which exllama reads: the same numbers in its order, zero points one less.
+    codes, zeros = pack.reverse_awq_order(*pack.unpack_awq(module.qweight, module.qzeros, 4), 4)
+    qweight, qzeros = pack.pack_exllama(codes & 15, (zeros & 15) - 1 & 15, 4)
+    parts = {"qweight": qweight.numpy(), "qzeros": qzeros.numpy(), "scales": ours["scales"]}
+    np.testing.assert_array_equal(PACKED["gptq"].decode(parts), PACKED["awq"].decode(ours))
+
+
+@pytest.mark.parametrize("zero_point", [True, False])
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_bytes_of_gptq_are_those_of_gptqmodel(bits: int, zero_point: bool, tmp_path: Path) -> None:
+    quantizer, linear = sources("gptqmodel", tmp_path, "/quantization/quantizer.py", "/qlinear/__init__.py")
+    find = functions(quantizer, "find_params", "quantize", "_replace_zero_scale", torch=torch)
+    limits = SimpleNamespace(threadpool_limits=lambda _: contextlib.nullcontext())
+    pack = functions(linear, "pack_original", t=torch, np=np, math=math, nn=torch.nn, THREADPOOLCTL=limits, _ConvNd=(),
+                     transformers=SimpleNamespace(pytorch_utils=SimpleNamespace(Conv1D=())))  # fmt: skip
+    w, group, most = weights(), 64, 2**bits - 1
+    how = SimpleNamespace(maxq=torch.tensor(most), perchannel=True, _maxq_value=most, mse=0.0,
+                          qcfg=SimpleNamespace(sym=not zero_point, mse=0.0), shape=1,
+                          requires_groupwise_processing=lambda: False)  # fmt: skip
+    parts = torch.from_numpy(w).reshape(-1, group)
+    find.find_params(how, parts, weight=True)
+    scale, zero = (x.reshape(len(w), -1) for x in (how.scale, how.zero))
+    codes = torch.clamp(torch.round(parts / how.scale.reshape(-1, 1)) + how.zero.reshape(-1, 1), 0, most)
+    rounded = (how.scale.reshape(-1, 1) * (codes - how.zero.reshape(-1, 1))).reshape(w.shape)
+    module = SimpleNamespace(bits=bits, pack_dtype_bits=32, pack_factor=32 // bits, maxq=most, planar=False, bias=None,
+                             pack_np_math_dtype=np.uint32, pack_np_dtype=np.int32, g_idx=None)  # fmt: skip
+    module.register_buffer = lambda name, x: setattr(module, name, x)
+    index = torch.arange(w.shape[1], dtype=torch.int32) // group
+    pack.pack_original(module, SimpleNamespace(weight=SimpleNamespace(data=rounded)), scale, zero, index)
+    ours = PACKED["gptq_v2"].encode(w, bits=bits, group=group, zero_point=zero_point)
+    for name, x in ours.items():
+        same(x, getattr(module, name), name)
+    kept = torch.from_numpy(ours["scales"]).half()
+    whole = (codes.reshape(w.shape) - zero.repeat_interleave(group, 1)).half()
+    same(PACKED["gptq_v2"].decode(ours), kept.T.repeat_interleave(group, 1) * whole, "values")
+    first = PACKED["gptq"].encode(w, bits=bits, group=group, zero_point=zero_point)
+    np.testing.assert_array_equal(PACKED["gptq"].decode(first), PACKED["gptq_v2"].decode(ours))
+    assert (first["qzeros"] != ours["qzeros"]).any()
+
+
+def test_gptq_in_the_order_of_activations() -> None:
+    w = weights()
+    ours = PACKED["gptq"].encode(w, group=64)
+    order = np.random.default_rng(4).permutation(256)
+    mixed = ours | {"g_idx": ours["g_idx"][order]}
+    codes = of_words(ours["qweight"].T, 4, 256)[:, order]
+    mixed["qweight"] = np.ascontiguousarray(words(codes, 4).T)
+    np.testing.assert_array_equal(PACKED["gptq"].decode(mixed), PACKED["gptq"].decode(ours)[:, order])
+
+
+BITSANDBYTES = """
+import sys; sys.path.insert(0, sys.argv[1])
+import numpy as np, torch
+from bitsandbytes.functional import dequantize_4bit, int8_vectorwise_dequant, int8_vectorwise_quant, quantize_4bit
+w, made = torch.from_numpy(np.load(sys.argv[2])), {}
+for kind in ("nf4", "fp4"):
+    packed, state = quantize_4bit(w, blocksize=64, quant_type=kind, compress_statistics=True)
+    made |= {f"{kind}/weight.{name}": x.numpy() for name, x in state.as_dict(packed=True).items()}
+    made |= {f"{kind}/weight": packed.numpy(), f"{kind}/values": dequantize_4bit(packed, state).numpy()}
+codes, scales, _ = int8_vectorwise_quant(w.clone())
+made |= {"int8/weight": codes.numpy(), "int8/SCB": scales.numpy()}
+made["int8/values"] = int8_vectorwise_dequant(codes, scales).numpy()
+np.savez(sys.argv[3], **made)
+"""
+
+
+def test_bytes_of_nested_scales_and_llm_int8_are_those_of_bitsandbytes(tmp_path: Path) -> None:
+    with zipfile.ZipFile(package("bitsandbytes", tmp_path)) as wheel:
+        wheel.extractall(tmp_path / "library")
+    w = weights()
+    w[3] = 1e-3  # LLM.int8() divides by a row's maximum, and bitsandbytes makes NaN of a row of zeros
+    np.save(tmp_path / "w.npy", w)
+    files = [str(tmp_path / file) for file in ("library", "w.npy", "made.npz")]
+    subprocess.run([sys.executable, "-c", BITSANDBYTES, *files], check=True, capture_output=True)
+    with np.load(tmp_path / "made.npz") as archive:
+        made = dict(archive)
+    for kind, name in (("nf4", "bnb_nf4"), ("fp4", "bnb_fp4")):
+        theirs = {key.split("/")[1]: x for key, x in made.items() if key.startswith(f"{kind}/")}
+        values, layout = theirs.pop("values"), PACKED[name]
+        np.testing.assert_array_equal(layout.decode(theirs), values)
+        state = next(key for key in theirs if "quant_state" in key)
+        offset = json.loads(theirs[state].tobytes())["nested_offset"]
+        ours = layout.encoder(w, 4, 64, False, offset=offset)
+        assert ours.keys() == theirs.keys()
+        for key, x in ours.items():
+            assert x.tobytes() == theirs[key].tobytes(), (kind, key)
+        exact = json.loads(layout.encode(w, group=64)[state].tobytes())["nested_offset"]
+        assert abs(exact - offset) <= 4 * np.spacing(f32(offset))
+    ours = PACKED["llm_int8"].encode(w)
+    np.testing.assert_array_equal(ours["weight"], made["int8/weight"])
+    np.testing.assert_array_equal(ours["SCB"], made["int8/SCB"])
+    np.testing.assert_array_equal(PACKED["llm_int8"].decode(ours, "fp32"), made["int8/values"])
+
+
+@pytest.mark.parametrize("config", ["Int8WeightOnlyConfig", "Float8WeightOnlyConfig"])
+def test_bytes_of_torchao_are_read_as_torchao_reads_them(config: str) -> None:
+    library("transformers")
+    torchao = pytest.importorskip("torchao.quantization", exc_type=ImportError)
+    layer = torch.nn.Linear(64, 8, bias=False)
+    torchao.quantize_(layer, getattr(torchao, config)(**({"version": 2} if config[0] == "I" else {})))
+    parts = {"_weight_qdata": layer.weight.qdata, "_weight_scale": layer.weight.scale}
+    parts = {name: x.numpy() if x.dtype == torch.int8 else x.float().numpy() for name, x in parts.items()}
+    same(PACKED["torchao"].decode(parts, "fp32"), layer.weight.dequantize(), "values")
+
+
+test_what_is_refused = refusals.matching(
+    (
+        lambda: PACKED["gptq"].decode({"qweight": np.zeros((1, 1), np.int32)}),
+        r"gptq needs qweight, qzeros, scales; mis",
+    ),
+    (lambda: PACKED["gptq"].encode(np.zeros((8, 100), f32)), r"w has rows of 100, and group=128 does not divide them"),
+    (
+        lambda: PACKED["awq"].encode(np.zeros((8, 128), f32)),
+        r"awq stores 4 bits with zero points, outputs a multiple of",
+    ),
+    (lambda: PACKED["nvfp4_pack"].encode(np.zeros((8, 128), f32)), r"nvfp4_pack is written by scaled\.quantize"),
+    (
+        lambda: PACKED["llm_int8"].encode([np.nan]),
+        r"w has shape \(1,\); allowed: a matrix \(outputs, inputs\) of finite",
+    ),
+)
+
+
+# --- in files of weights --------------------------------------------------------------------------------------------
+def release(file: Path, name: str, w: np.ndarray, **how: Any) -> dict[str, np.ndarray]:
+    """A file of one layer in a layout, as a release has it: scales of FP16 where its library stores them so."""
+    import ml_dtypes
+    from safetensors.numpy import save_file
+
+    parts = PACKED[name].encode(w, **how)
+    kinds = {"scales": np.float16} | ({"weight": ml_dtypes.float8_e4m3fn} if name == "e4m3_row" else {})
+    kept = {f"model.q.{part}": np.ascontiguousarray(x.astype(kinds.get(part, x.dtype))) for part, x in parts.items()}
+    save_file(kept | {"model.norm.weight": np.ones(8, f32)}, file)
+    if name == "gptq_v2":
+        (file.parent / "config.json").write_text('{"quantization_config": {"checkpoint_format": "gptq_v2"}}')
+    return parts
+
+
+ENCODED = [name for name, layout in PACKED.items() if layout.encoder]
+
+
+@pytest.mark.parametrize("name", ENCODED)
+def test_a_release_is_read_as_one_weight_and_its_rule_is_recognised(name: str, tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    w = weights()
+    w[3] = 1e-3
+    save_file({"model.q.weight": w, "model.norm.weight": np.ones(8, f32)}, tmp_path / "original.safetensors")
+    parts = release(tmp_path / "release.safetensors", name, w, group=64, zero_point=name == "awq")
+    found = {one.name: one for one in checkpoint.tensors(tmp_path / "release.safetensors")}
+    assert found.keys() == {"model.q.weight", "model.norm.weight"}
+    one = found["model.q.weight"]
+    assert (one.stored, one.shape) == (name, w.shape)
+    dtype = "fp16" if "scales" in parts else "fp32"
+    values = PACKED[name].decode(parts, dtype).ravel()
+    np.testing.assert_array_equal(one.values(), values)
+    np.testing.assert_array_equal(one.values(512, 1024), values[512:1024])
+    done = checkpoint.compare(tmp_path / "original.safetensors", tmp_path / "release.safetensors", progress=str)
+    [row] = [row for row in done.rows if row.error]
+    assert row.share == 1
+    assert row.rule == "fp8_row (divide, deepgemm)" if name == "e4m3_row" else row.rule.startswith(f"{name} (to near")
+    survey = checkpoint.survey(tmp_path / "release.safetensors", formats=["bf16"], progress=str)
+    [about] = [about for about in survey.tensors if about.tensor == "model.q.weight"]
+    assert about.stored == name
+
+
+def test_parts_may_lie_in_several_shards_and_experts_stay_as_they_are(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    parts = PACKED["gptq"].encode(weights(), group=64)
+    for i, (part, x) in enumerate(parts.items()):
+        save_file({f"q.{part}": x, f"experts.{part}": x[None]}, tmp_path / f"{i}.safetensors")
+    found = {one.name: one for one in checkpoint.tensors(tmp_path)}
+    assert found.keys() == {"q.weight", *(f"experts.{part}" for part in parts)}
+    np.testing.assert_array_equal(found["q.weight"].values(), PACKED["gptq"].decode(parts, "fp32").ravel())
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "value", "text"),
+    [
+        ("gptq", "g_idx", np.full(256, 9, np.int32), "g_idx names groups from 9 to 9; there are 4"),
+        (
+            "gptq",
+            "qzeros",
+            np.zeros((4, 7), np.int32),
+            "zero points of shape (4, 7) do not fit scales of shape (4, 64)",
+        ),
+        ("pack_quantized", "weight_shape", np.array([1 << 40, 1 << 20]), "would have the shape"),
+        ("pack_quantized", "weight_shape", np.array([64, -1]), "has the shape"),
+        ("pack_quantized", "weight_shape", np.array([128, 256]), "'release.safetensors' cannot be read"),
+        ("pack_quantized", "weight_shape", np.zeros(1 << 16, np.int64), "has 524,288 bytes; allowed: 65,536"),
+        ("bnb_nf4", "weight.quant_state.bitsandbytes__nf4", np.frombuffer(b"[" * 999, np.uint8), "cannot be read"),
+        ("bnb_nf4", "weight.quant_state.bitsandbytes__nf4", np.frombuffer(b"{}", np.uint8), "has the shape None"),
+        ("bnb_nf4", "weight.nested_absmax", np.zeros(0, f32), "cannot be read"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(name: str, part: str, value: Any, text: str, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    file = tmp_path / "release.safetensors"
+    release(file, name, weights(), group=64)
+    save_file(load_file(file) | {f"model.q.{part}": value}, file)
+    with pytest.raises(LabError) as caught:
+        [one.values() for one in checkpoint.tensors(file)]
+    assert text in str(caught.value).replace(f"{tmp_path}/", "")
