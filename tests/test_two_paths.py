@@ -1,5 +1,6 @@
 """One model in two ways that engines choose between: eager and fused attention, eager and ``torch.compile``."""
 
+import contextlib
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch import nn
 
 from fplab import LabError
 from fplab.nn import Way, capture, explain
-from fplab.nn.diagnose import compiled, hybrids
+from fplab.nn.diagnose import compiled, dumps, hybrids
 from fplab.nn.diagnose.compiled import Fused
 
 Tensor = torch.Tensor
@@ -121,6 +122,61 @@ def test_what_compiling_changes_is_explained_to_the_bit(name: str, layers: int, 
     assert rest < 0.1
     assert found.first.unlike["fused"] == ("-", "fp32")
     assert all(row.causes["fused"] == ("-", "fp32") for row in found.rows)
+
+
+@pytest.mark.parametrize(("name", "layers"), [("gpt2", 2), ("llama", 1), ("llama", 2)])
+def test_dumps_of_eager_and_compiled_are_explained_to_the_bit_or_to_a_stated_rest(
+    name: str, layers: int, tokens: Tensor, tmp_path: Path
+) -> None:
+    model = made(name, layers, torch.bfloat16)
+    with torch.no_grad(), hybrids._compiling():
+        program = torch.compile(model)
+        want = program(tokens, use_cache=False).logits
+        with capture(model, tmp_path / "a"):
+            model(tokens, use_cache=False)
+        with capture(program, tmp_path / "b") as recording:
+            again = program(tokens, use_cache=False).logits
+    assert torch.equal(again, want)
+    assert [op["name"] for op in recording.operations] == ["torch.compile"]
+    read = dumps.read(tmp_path / "b")
+    kept = read.whole(read.operations[0].results[0])
+    assert kept is not None
+    assert torch.equal(kept, want)
+    found = explain(tmp_path / "a", tmp_path / "b", progress=str)
+    (row,) = found.rows
+    assert found.whole > 0
+    assert str(row.kind) == "torch.compile"
+    assert str(row.way) == "operations fused, what goes from one to the next kept in FP32"
+    assert abs(found.rest) < (0.7 if (name, layers) == ("llama", 2) else 0.1)
+    if torch.backends.cpu.get_cpu_capability() == "AVX512":  # see below
+        assert row.exact == (found.rest == 0) == ((name, layers) != ("llama", 2))
+    other = made(name, layers, torch.bfloat16)
+    with torch.no_grad(), capture(other, tmp_path / "other"):
+        other.lm_head.weight.mul_(0.9)
+        other(tokens, use_cache=False)
+    found = explain(tmp_path / "other", tmp_path / "b", progress=str)  # fusing is not all that differs
+    assert not any(row.exact for row in found.rows)
+    assert abs(found.rest) > 0.1
+
+
+def test_a_training_step_of_a_compiled_module_is_left_as_it_is(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(4, 8)
+    program, steps = torch.compile(model, backend="aot_eager"), []
+    recording = capture(model, tmp_path)
+    for context in (contextlib.nullcontext(), recording):
+        model.zero_grad()
+        with context, hybrids._compiling():
+            program(x).sum().backward()
+            model[0](x)
+        steps.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    assert len(steps[0]) == 2
+    assert all(map(torch.equal, *steps))
+    assert {"", "0"} == {op["module"] for op in recording.operations}  # modules are followed again
+    with capture(model, tmp_path), hybrids._compiling():
+        program(x)
+        with pytest.raises(RuntimeError, match=r"torch\.compile joins operations"):
+            torch.compile(lambda x: x * 2, backend="eager")(x)
 
 
 class Rotary(nn.Module):

@@ -11,7 +11,8 @@ outermost module gave last), and "cut" and "error" where the recording was. A te
 parameter or buffer), "same" (the number of the tensor that an operation, "by", changed in place). An operation:
 "name", "module", "call" (of the module), "args", "kwargs", "results" and "changed" (numbers of tensors); in arguments
 {"t": n} is a tensor, {"f": "0x1.8p+1"} a float.
-``rank-N.safetensors`` holds what is kept, under the tensors' numbers.
+``rank-N.safetensors`` holds what is kept, under the tensors' numbers. A call of a module that ``torch.compile`` gave is
+one operation, "torch.compile", of its parameters, buffers and inputs; it runs as it would, and its results are kept.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import os
 import platform
 import re
 import sys
+import warnings
 import weakref
 import zlib
 from pathlib import Path
@@ -28,7 +30,7 @@ from typing import Any
 
 import torch
 from torch.nn.modules import module as hooks
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 FORMAT, VERSION = "fplab dump", 1
@@ -42,6 +44,9 @@ SETS_BITS = ("CUBLAS", "NVIDIA_TF32", "ATEN_", "ONEDNN", "MKL_CBWR")
 OUTSIDE = re.compile(
     r"c10d|rand|normal|bernoulli|dropout|multinomial|empty|exponential|uniform|cauchy|geometric"
 )  # no result of operands alone
+
+
+COMPILED = "torch.compile"  # the operation of a compiled module
 
 
 class Capture(TorchDispatchMode):
@@ -72,6 +77,7 @@ class Capture(TorchDispatchMode):
         self.output = -1
         self._hooks: tuple[Any, ...] = ()
         self._stance: Any = None
+        self._quiet = warnings.catch_warnings()
         self._size, self._cut, self._plain = 0, False, torch.Tensor.__torch_dispatch__
 
     @classmethod
@@ -81,20 +87,31 @@ class Capture(TorchDispatchMode):
     def __enter__(self) -> Capture:
         self.out.mkdir(parents=True, exist_ok=True)
         self._state = _state()
+        self._quiet.__enter__()
+        warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
+        self._follow()
+        super().__enter__()
+        return self
+
+    def _follow(self) -> None:
+        """Follow modules, and refuse what is compiled without one."""
         after = hooks.register_module_forward_hook(self._leave, always_call=True)
         self._hooks = (hooks.register_module_forward_pre_hook(self._enter), after)
         if "torch._dynamo" in sys.modules:  # else nothing is compiled yet
             self._stance = torch.compiler.set_stance("default", force_backend=_Refusing())
             self._stance.__enter__()
-        super().__enter__()
-        return self
+
+    def _unfollow(self) -> None:
+        """Follow modules no more."""
+        if self._stance is not None:
+            self._stance.__exit__(None, None, None)
+        for hook in self._hooks:
+            hook.remove()
 
     def __exit__(self, kind: Any, error: Any, at: Any) -> None:
         super().__exit__(kind, error, at)
-        if self._stance is not None:
-            self._stance.__exit__(kind, error, at)
-        for hook in self._hooks:
-            hook.remove()
+        self._unfollow()
+        self._quiet.__exit__(kind, error, at)
         self._write("" if error is None else f"{kind.__name__}: {error}")
         self._known.clear()
 
@@ -105,10 +122,13 @@ class Capture(TorchDispatchMode):
 
     def _name(self, model: Any, root: str) -> None:
         """Name a model's parts, parameters and buffers by their paths."""
-        self._paths |= {m: path or root for path, m in model.named_modules()}
-        self._names |= {id(x): name for name, x in (*model.named_parameters(), *model.named_buffers())}
+        self._paths |= {m: _plain(path) or root for path, m in model.named_modules()}
+        self._names |= {id(x): _plain(name) for name, x in (*model.named_parameters(), *model.named_buffers())}
 
     def _enter(self, module: Any, args: Any) -> None:
+        if type(module).__name__ == "OptimizedModule":
+            self._run_compiled(module)
+            return
         if len(self._stack) == 1 and module not in self._paths:
             self._name(module, f"{type(module).__name__}")
         path = self._paths.setdefault(module, f"{type(module).__name__} {len(self._paths)}")
@@ -118,6 +138,34 @@ class Capture(TorchDispatchMode):
             floats = {k: _written(v) for k, v in vars(module).items() if isinstance(v, float) and k[0] != "_"}
             self._modules[path] = {"class": type(module).__name__, **numbers, **floats}
         self._stack.append(path)
+
+    def _run_compiled(self, module: Any) -> None:
+        """Look away while a compiled module runs, then note it as one operation."""
+        if module._orig_mod not in self._paths:
+            self._name(module._orig_mod, type(module._orig_mod).__name__)
+        path = self._paths[module._orig_mod]
+        self._unfollow()
+        modes = _disable_current_modes()
+        modes.__enter__()
+
+        def note(_: Any, args: Any, kwargs: Any, output: Any) -> None:
+            hook.remove()
+            given = [*module.parameters(), *module.buffers(), *tree_leaves((args, kwargs))]
+            tensors = [x for x in given if isinstance(x, torch.Tensor)]
+            self._calls[path] = self._calls.get(path, -1) + 1
+            number = {"name": COMPILED, "module": path, "call": self._calls[path], "kwargs": {}, "changed": []}
+            number["args"] = [self._argument(x) for x in tensors]
+            self.operations.append(number)
+            results = tree_leaves(output)
+            number["results"] = [
+                self._number(x, False, True, True) if isinstance(x, torch.Tensor) else -1 for x in results
+            ]
+            if len(self._stack) == 1:
+                self.gave(output)
+            modes.__exit__(None, None, None)
+            self._follow()
+
+        hook = module.register_forward_hook(note, with_kwargs=True, always_call=True)
 
     def _leave(self, module: Any, args: Any, output: Any) -> None:
         if len(self._stack) > 1:
@@ -299,6 +347,11 @@ def digest(x: torch.Tensor) -> int:
         dot = torch.dot(part, one) if x.device.type == "cpu" else (part.long() * one).sum()
         result = (result * 0x100000001B3 + (int(dot) & 0xFFFFFFFF)) & 0xFFFFFFFFFFFFFFFF
     return result
+
+
+def _plain(name: str) -> str:
+    """A name without what torch.compile puts before it."""
+    return name.replace("_orig_mod.", "").removesuffix("_orig_mod")
 
 
 def _raw(x: torch.Tensor) -> bytes:

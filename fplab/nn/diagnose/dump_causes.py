@@ -27,6 +27,7 @@ from ...tensorcore.plan import Plan
 from ...words import Text, joined, say, verbatim
 from ..emulation import emulate
 from . import capturing
+from .compiled import Fused
 from .dumps import Dump, Operation, function
 from .tensors import COMPLEX, FLOATS, norm, spelt
 
@@ -58,7 +59,7 @@ KINDS = {
     "bias": say("rounding before the bias"), "arithmetic": say("arithmetic"),
     "weights": say("weights"), "data": say("data"), "random numbers": say("random numbers"), "scale": say("scale"),
     "added number": say("added number"), "saturation": say("saturation"), "mask": say("mask"),
-    "order": say("order of reduction"),
+    "order": say("order of reduction"), "compiled": verbatim(capturing.COMPILED),
 }  # fmt: skip
 IN_ROWS = say("{n} rows at a time")
 IN_RANKS = say("tensor parallel over {n} ranks, parts rounded, then all-reduced")
@@ -66,6 +67,7 @@ BIAS_SHARED = say("tensor parallel over {n} ranks, each with its part of the bia
 IN_SLICES = say("split-K {n}, parts added in FP32")
 ROUNDED_ONCE, BIAS_AFTER = say("FP32 sums, rounded once"), say("bias added after the rounding")
 OPERANDS, IN_DTYPE = say("operands rounded to {name}"), say("computed in {name}")
+FUSED = say("operations fused, what goes from one to the next kept in FP32")
 THREADS, ON_GPU = say("{n} threads"), say("{gpu}, split-K {n}")
 
 
@@ -276,6 +278,11 @@ def collective(op: Operation) -> bool:
     return op.name.startswith(("c10d", "_c10d"))
 
 
+def is_compiled(op: Operation) -> bool:
+    """Whether an operation is a whole compiled module."""
+    return op.name == capturing.COMPILED
+
+
 class Search:
     """Both programs side by side as far as causes are found: ``a`` with what was put in place, ``b`` as it is."""
 
@@ -371,8 +378,9 @@ def facts(a: Cone, b: Cone) -> tuple[Text, Facts]:
     both = [*a.ops, *b.ops]
     dtypes, names = (a.dtypes(), b.dtypes()), (a.names, b.names)
     (numbers, alone), role = _numbers(a, b), _role(a, b)
-    if any(map(collective, both)):
-        return KINDS["parallel"], {"operations": names}
+    for kind, has in (("parallel", collective), ("compiled", is_compiled)):
+        if any(map(has, both)):
+            return KINDS[kind], {"operations": names}
     if foreign := _outside(a, b):
         return foreign
     if any("clamp" in op.short for op in alone):
@@ -567,6 +575,19 @@ def ways(of: Cone) -> Iterator[NamedWay]:
     for gpu in GPU_NAMES if products else ():
         yield verbatim(gpu), _on(gpu, Plan())
         yield from ((ON_GPU.fill(gpu=verbatim(gpu), n=n), _on(gpu, Plan(split_k=n))) for n in (2, 4))
+
+
+def fused(of: Cone, values: dict[int, Tensor]) -> NamedWay:
+    """The way of a compiler's fused kernels; how many operations read each result is counted in a run of the cone."""
+    modes = [Fused()]
+
+    def way(func: Any, args: Any, kwargs: Any) -> Any:
+        with modes[-1]:
+            return func(*args, **kwargs)
+
+    of.compute(values, way)
+    modes.append(Fused(users=modes[0].counted))
+    return FUSED, way
 
 
 def is_product(op: Operation) -> bool:

@@ -16,7 +16,22 @@ from ...errors import LabError
 from ...words import NOTHING, Text, joined, say, verbatim
 from ..reporting import Progress, Report, number
 from . import capturing
-from .dump_causes import Cone, Facts, Search, Side, Tensor, apart, collective, computed, cone, facts, twins, ways
+from .dump_causes import (
+    Cone,
+    Facts,
+    Search,
+    Side,
+    Tensor,
+    apart,
+    collective,
+    computed,
+    cone,
+    facts,
+    fused,
+    is_compiled,
+    twins,
+    ways,
+)
 from .dumps import Dump, read
 from .explain_report import in_words
 
@@ -63,7 +78,7 @@ class Cause:
     def text(self) -> Text:
         """One cause, in words."""
         told = joined((verbatim(" ("), in_words(self.facts), verbatim(")"))) if self.facts else verbatim("")
-        place = self.a if self.a == self.b else f"{self.a} / {self.b}"
+        place = self.a if self.a == self.b else f"{self.a or '-'} / {self.b or '-'}"
         cause = CAUSE.fill(place=verbatim(place or "-"), kind=self.kind, facts=told)
         if math.isnan(self.left):
             return joined((cause, UNTRIED), " ")
@@ -242,13 +257,16 @@ def _tried(search: Search, i: int, j: int) -> tuple[Cause, Tensor | None]:
         found.append((0.0 if exact else apart((x, None), target) if target else math.inf, name, x))
         return exact
 
-    if exchanged:  # what other ranks gave is not here: a's own product is cut as theirs is
+    compiled = any(map(is_compiled, theirs.ops))
+    if exchanged or compiled:  # what other ranks gave is not here: a's own product is cut as theirs is
         own = {n: x for n in mine.common if (x := search.a.values[n]) is not None}
         done, of, values = False, mine, own if len(own) == len(mine.common) else None
+        if compiled and values is not None:
+            done = attempt(of, values, *fused(of, values))
     else:
         of, values = theirs, search.operands(theirs)
         done = attempt(of, values, AS_B, theirs.side.way[1] if theirs.side.way else None)
-    if not done:
+    if not done and not compiled:
         any(attempt(of, values, name, way) for name, way in ways(of))
     left, name, result = min(found, key=lambda one: one[0], default=(math.nan, NOTHING, None))
     exact = left == 0
@@ -257,4 +275,4 @@ def _tried(search: Search, i: int, j: int) -> tuple[Cause, Tensor | None]:
     cause = Cause(
         mine.module(exchanged), theirs.module(exchanged), kind, differs, name, exact, left, math.nan, operations
     )
-    return cause, known if known is not None else result
+    return cause, result if compiled or known is None else known  # of a compiled module the rest is to be seen

@@ -41,8 +41,10 @@ def capture(
     receives ``rank-N.json``, the manifest (described in :mod:`fplab.nn.diagnose.capturing`), and
     ``rank-N.safetensors``. ``what``: of results "digests" alone, some "rows" too, or "all"; weights and inputs are
     kept whole, so that the program can be computed again. ``most``: bytes of tensors; once they are full, digests
-    alone are noted. ``operations``: so many at most. Where fplab is not installed, the one file
-    ``fplab/nn/diagnose/capturing.py`` does the same, ``with Capture(model, out): ...``, with torch alone.
+    alone are noted. ``operations``: so many at most. A module that ``torch.compile`` gave runs compiled and is one
+    operation, whose results are kept, of forward passes alone; other compiled functions are refused. Where fplab is not
+    installed, the one file ``fplab/nn/diagnose/capturing.py`` does the same, ``with Capture(model, out): ...``, with
+    torch alone.
 
     >>> import tempfile
     >>> model, x = nn.Linear(4, 2), torch.ones(3, 4)
