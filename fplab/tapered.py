@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from .arrays import code_dtype, values
-from .errors import LabError, door, quotes_call, summary, unknown
+from .errors import LabError, door, own_integer, quotes_call, summary, unknown
 from .lazily import index
 
-__all__ = ["TABLE", "Tapered", "decode", "encode", "get", "nearest", "value_of"]
+__all__ = ["TABLE", "Tapered", "decode", "encode", "get"]
 
 index(__name__)
 
@@ -34,14 +34,23 @@ DRAFT = "Gustafson and Yonemoto 2017, as SoftPosit has it"
 TAKUMS = "Hunhold 2024, Beating Posits at Their Own Game (arXiv 2404.18603), the linear form"
 
 
+@door
 @dataclass(frozen=True)
 class Tapered:
-    """A format of tapered precision, ``bits`` wide. ``exponent_bits``: of a posit's prefix; None for a linear takum."""
+    """A format of tapered precision, ``bits`` (3 to 40) wide, by any name.
+
+    ``exponent_bits``: of a posit's prefix, 0 to 4; None for a linear takum. ``source``: where it is defined.
+    """
 
     name: str
     bits: int
     exponent_bits: int | None
     source: str = ""
+
+    def __post_init__(self) -> None:
+        own_integer(self, "bits", 3, 40)
+        if self.exponent_bits is not None:
+            own_integer(self, "exponent_bits", 0, 4)
 
     @property
     def emax(self) -> int:

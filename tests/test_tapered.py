@@ -51,6 +51,19 @@ def test_every_code_has_the_value_of_its_bits_and_comes_back(form):
     assert (np.abs(values[~np.isnan(values)]) <= ends[1]).all()
 
 
+@pytest.mark.parametrize("exponent_bits", [None, 0, 1, 2, 3, 4])
+def test_narrow_ones_of_any_width_are_those_of_their_bits(exponent_bits):
+    for bits in range(3, 13):
+        form = Tapered("mine", bits, exponent_bits)
+        codes = np.arange(1 << bits)
+        values = decode(codes, form)
+        wanted = [value_of(code, form) for code in codes.tolist()]
+        assert [None if x != x else Fraction(x) for x in values.tolist()] == wanted
+        assert encode(values, form).tolist() == codes.tolist()
+        x = np.random.default_rng(bits).normal(size=60) * 2.0 ** np.arange(-30, 30)
+        assert encode(x, form).tolist() == [nearest(Fraction(v), form) for v in x.tolist()]
+
+
 @pytest.mark.parametrize("form", TABLE, ids=IDS)
 def test_values_are_rounded_by_the_definition(form):
     x = between(form)
@@ -128,3 +141,5 @@ def test_what_is_no_such_format_or_code_is_refused(tmp_path: Path) -> None:
     refusals.refuses(lambda: decode(256, "posit8"), "codes=256 are not possible; allowed: integers from 0 to 255")
     refusals.refuses(lambda: decode(0.5, "posit8"), "codes=0.5 are not possible")
     refusals.refuses(lambda: encode("one", "posit8"), "x")
+    refusals.refuses(lambda: Tapered("wide", 41, 2), "bits=41 is not possible; allowed: 3 to 40")
+    refusals.refuses(lambda: Tapered("deep", 16, 5), "exponent_bits=5 is not possible; allowed: 0 to 4")

@@ -45,8 +45,8 @@ SEVERAL = 0.3  # the share of calls in which two arguments are nonsense
 # --- doors -------------------------------------------------------------------------------------------------------
 MODULES = (
     "", "bounds", "claims", "codebooks", "course", "exact", "exercises", "experiments", "formats", "inspection",
-    "integers", "memory", "nn", "nn.device", "nn.recipes", "pages", "parallel", "scaled", "sums", "tensorcore",
-    "training",
+    "integers", "memory", "nn", "nn.device", "nn.recipes", "pages", "parallel", "scaled", "sums", "tapered",
+    "tensorcore", "training",
 )  # fmt: skip
 # Doors that take a tenth of a second or more: they train, draw or start threads. They have a share of their own.
 RARE = {
@@ -167,6 +167,9 @@ VALID: dict[str, tuple[Made, ...]] = {
     "claims.chapter": (lambda: 3,),
     "claims.statement": (lambda: fplab.words.verbatim("Half of FP32."),),
     "claims.why": (lambda: fplab.words.verbatim("Sixteen bits."),),
+    "tapered.fmt": (lambda: "posit16", lambda: "takum8", lambda: fplab.tapered.TABLE[0]),
+    "tapered.bits": (lambda: 12,),
+    "tapered.exponent_bits": (lambda: None, lambda: 1),
     "n": (lambda: 4,),
     "f": (lambda: sum,),
     "language": (lambda: "en",),
