@@ -224,6 +224,102 @@ def test_a_file_without_an_algorithm_names_itself(monkeypatch: pytest.MonkeyPatc
     refuses(lambda: units.of(get("A100", "fp64")), r"^fplab/tensorcore/units/fma\.py has no UNIT")
 
 
+# --- a recipe ---------------------------------------------------------------------------------------------------------
+MXFP6 = '''@quotes_call
+def mxfp6(*, attention: bool = False, **fields: Any) -> Recipe:
+    """MXFP6 weights and MXFP8 activations in the forward product; gradients stay high."""
+    forward = Product(Operand("mxfp8_e4m3"), Operand("mxfp6_e2m3"))
+    return _finished(Recipe("mxfp6", forward), attention, fields)
+
+
+RECIPES: dict'''
+
+
+def test_a_recipe_is_a_function_and_its_name(house: House) -> None:
+    house.edit("nn/recipes.py", ("RECIPES: dict", MXFP6), ("make in (mxfp8,", "make in (mxfp6, mxfp8,"))
+    said = house.says("""
+import torch
+from fplab import memory, training
+x, layer = torch.randn(32, 64), torch.nn.Linear(64, 32)
+with nn.emulate("B200", recipe="mxfp6"):
+    y = layer(x)
+print((y != layer(x)).any().item())
+print(memory.estimate("llama3-8b", recipe="mxfp6").total != memory.estimate("llama3-8b", recipe="mxfp8").total)
+print(training.fit("digits_mlp", "mxfp6", steps=2, gpu="B200").losses.size)
+try:
+    nn.emulate("B200", recipe="mxfp7")
+except fplab.LabError as error:
+    print(error)
+""")
+    emulated, sized, steps, refused = said.splitlines()
+    assert (emulated, sized, steps) == ("True", "True", "2")
+    assert "mxfp6" in refused
+
+
+# --- a widget ---------------------------------------------------------------------------------------------------------
+BOUNDS = '''"""Bounds of a product's error by its length, on a GPU's unit."""
+
+from dataclasses import dataclass
+
+from .. import tensorcore
+from ..bounds import gamma
+from ..draw.page import panel, table, title
+from ..errors import quotes_call
+from ..lazily import index
+from ..words import say
+from .shell import Board, Control
+
+__all__ = ["State", "render", "widget"]
+
+index(__name__)
+
+
+@dataclass(frozen=True)
+class State:
+    """``gpu``: whose unit; ``terms``: 2 to this power is the longest product."""
+
+    gpu: str = "H100"
+    terms: int = 14
+
+
+def render(state: State) -> str:
+    """A row for each length."""
+    bounds = {2**i: gamma(2**i, state.gpu, "fp16") for i in range(2, state.terms + 1)}
+    rows = [(f"{k:,}", f"{bound.worst:.2e}", f"{bound.probable:.2e}") for k, bound in bounds.items()]
+    heads = [say("terms"), say("worst"), say("99%")]
+    return panel(title(say("{gpu}: bounds of errors", gpu=state.gpu)), table(heads, rows))
+
+
+CONTROLS = (
+    Control("gpu", say("GPU"), options=tuple(tensorcore.GPUS)),
+    Control("terms", say("terms: 2 to the power of"), low=2, high=20),
+)
+
+
+@quotes_call
+def widget(gpu: str = "H100") -> Board:
+    """Bounds of products on a GPU."""
+    return Board(State(gpu), render, CONTROLS)
+'''
+
+
+def test_a_widget_is_one_file_and_its_name(house: House) -> None:
+    (house.folder / "fplab/widgets/error_bounds.py").write_text(BOUNDS, encoding="utf-8")
+    house.edit("widgets/__init__.py", ("        gpus,\n", "        error_bounds,\n        gpus,\n"),
+               ('"designer", "gpus"', '"designer", "error_bounds", "gpus"'))  # fmt: skip
+    said = house.says("""
+print("16,384" in widgets.error_bounds.render(widgets.error_bounds.State("V100")))
+widgets.error_bounds.widget("V100")
+try:
+    widgets.error_bounds.widget("V101")
+except fplab.LabError as error:
+    print(error)
+""")
+    shown, refused = said.splitlines()
+    assert shown == "True"
+    assert "V101" in refused
+
+
 # --- a rounding -------------------------------------------------------------------------------------------------------
 OLD = '    ODD = "odd"'
 NEW = '    RNZ = "rnz", "to nearest, ties toward zero", lambda share, odd, negative, word: share > HALF'

@@ -20,7 +20,7 @@ from typing import Any
 from ..draw.page import note, refusal
 from ..draw.strip import BUTTONS
 from ..draw.themes import STATIC
-from ..errors import LabError, need
+from ..errors import LabError, need, summary
 from ..language import follow, in_each
 from ..words import Text, say, say_of
 
@@ -140,6 +140,9 @@ class Board:
     def _input(self, c: Control) -> Any:
         widgets = library()
         value = getattr(self.state, c.field)
+        if c.options and value not in c.options:
+            allowed = ", ".join(str(option) for option in c.options if option not in ("", None))
+            raise LabError(f"{c.field}={summary(value)} is not possible; allowed: {allowed}.")
         width = (
             "min(46em, 100% - 16px)" if c.wide else "auto" if c.low is None else "min(32em, 100% - 16px)"
         )  # a slider has none itself
