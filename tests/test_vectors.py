@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,26 @@ def test_what_stores_otherwise_shows(name: str, module: Any, function: str, othe
     monkeypatch.setattr(module, function, np.frombuffer(other, np.float32) if isinstance(other, bytes) else other)
     apart_ = [int((x != y).any(axis=1).sum()) for x, y in zip(own, made(), strict=True)]
     assert max(apart_) > 0, apart_
+
+
+READER = """
+import struct, sys
+for line in sys.stdin:
+    data = bytes(int(cell, 16) for cell in line.split())
+    (d,), codes = struct.unpack("<e", data[:2]), struct.unpack("<32{code}", data[2:])
+    words = (struct.unpack("<I", struct.pack("<f", d * code))[0] for code in codes)
+    print(*(f"{{0x7FC00000 if word & 0x7FFFFFFF > 0x7F800000 else word:08X}}" for word in words))
+"""
+
+
+@pytest.mark.parametrize(("code", "right"), [("b", True), ("B", False)])  # codes with a sign and without
+def test_a_reader_of_a_stored_format_is_tested(code: str, right: bool, tmp_path: Path) -> None:
+    (tmp_path / "reader.py").write_text(READER.format(code=code), encoding="utf-8")
+    command = [sys.executable, str(tmp_path / "reader.py")]
+    found = vectors.conform(vectors.program(command), vectors.packings("q8_0", read=True, rows=300))
+    assert found.rows == 300
+    assert (found.agreed == 300) == right
+    assert found.agreed > 0
 
 
 def test_files_are_read_back_and_are_the_same_bytes_everywhere(tmp_path: Path) -> None:
