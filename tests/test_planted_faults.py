@@ -1,5 +1,6 @@
 """Two programs that differ in one drawn fault: explain names its kind and its place, and never another's."""
 
+from collections.abc import Callable
 from itertools import count
 
 import planted_faults
@@ -79,6 +80,46 @@ def test_other_names_a_joined_projection_and_transposed_weights_are_followed(dra
     assert {str(row.kind) for row in before} <= {"order of reduction"}  # none where sums are exact
     assert not before or draw is torch.randn
     assert said.rest == 0
+
+
+def trained(kind: str, seed: int = 0, **settings: object) -> Callable[[], torch.Tensor]:
+    """A weight after two steps of an optimizer."""
+
+    def program() -> torch.Tensor:
+        torch.manual_seed(seed)
+        model, x = (
+            torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)),
+            torch.randn(8, 16),
+        )
+        optimizer = getattr(torch.optim, kind)(model.parameters(), **{"lr": 1e-3, **settings})
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+        return model[2].weight
+
+    return program
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "name", "values"),
+    [("AdamW", "lr", (1e-3, 2e-3)), ("AdamW", "betas", ((0.9, 0.999), (0.9, 0.99))), ("AdamW", "eps", (1e-8, 1e-4)),
+     ("AdamW", "weight_decay", (0.01, 0.1)), ("SGD", "momentum", (0.9, 0.8)), ("SGD", "weight_decay", (0, 0.1))],
+)  # fmt: skip
+def test_an_optimizer_s_hyperparameters_are_named(kind: str, name: str, values: tuple[object, ...], foreach) -> None:
+    said = explain(*(trained(kind, foreach=foreach, **{name: value}) for value in values))
+    assert said.whole > 0
+    assert {str(row.kind) for row in said.rows} == {"optimizer's hyperparameters"}
+    assert all(kind in (row.a, row.b) for row in said.rows)
+    assert all(row.facts == {name: tuple(map(str, values))} and row.exact for row in said.rows)
+    assert foreach or abs(said.rest) < 1e-9
+
+
+def test_what_an_optimizer_did_not_do_is_not_laid_to_it() -> None:
+    said = explain(trained("AdamW"), trained("AdamW", seed=1))
+    assert "optimizer's hyperparameters" not in {str(row.kind) for row in said.rows}
+    assert said.rows
 
 
 def test_what_is_no_program_is_refused() -> None:

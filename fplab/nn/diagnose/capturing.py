@@ -11,6 +11,7 @@ outermost module gave last), and "cut" and "error" where the recording was. A te
 parameter or buffer), "same" (the number of the tensor that an operation, "by", changed in place). An operation:
 "name", "module", "call" (of the module), "args", "kwargs", "results" and "changed" (numbers of tensors); in arguments
 {"t": n} is a tensor, {"f": "0x1.8p+1"} a float.
+The step of an optimizer is a module, whose "optimizer" has its hyperparameters.
 ``rank-N.safetensors`` holds what is kept, under the tensors' numbers. A call of a module that ``torch.compile`` gave is
 one operation, "torch.compile", of its parameters, buffers and inputs; it runs as it would, and its results are kept.
 """
@@ -30,6 +31,7 @@ from typing import Any
 
 import torch
 from torch.nn.modules import module as hooks
+from torch.optim import optimizer as steps
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
@@ -96,7 +98,9 @@ class Capture(TorchDispatchMode):
     def _follow(self) -> None:
         """Follow modules, and refuse what is compiled without one."""
         after = hooks.register_module_forward_hook(self._leave, always_call=True)
-        self._hooks = (hooks.register_module_forward_pre_hook(self._enter), after)
+        before = steps.register_optimizer_step_pre_hook(self._step)
+        stepped = steps.register_optimizer_step_post_hook(self._stepped)
+        self._hooks = (hooks.register_module_forward_pre_hook(self._enter), after, before, stepped)
         if "torch._dynamo" in sys.modules:  # else nothing is compiled yet
             self._stance = torch.compiler.set_stance("default", force_backend=_Refusing())
             self._stance.__enter__()
@@ -138,6 +142,17 @@ class Capture(TorchDispatchMode):
             floats = {k: _written(v) for k, v in vars(module).items() if isinstance(v, float) and k[0] != "_"}
             self._modules[path] = {"class": type(module).__name__, **numbers, **floats}
         self._stack.append(path)
+
+    def _step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """An optimizer's step is a module of its class, with its numbers: of each name one, where all groups agree."""
+        path, groups = type(optimizer).__name__, optimizer.param_groups
+        given = {k: [group.get(k) for group in groups] for k in groups[0] if k != "params"}
+        numbers = {k: each[0] if each[1:] == each[:-1] else each for k, each in given.items()}
+        self._modules[path] = {"class": path, "optimizer": {k: str(x) for k, x in numbers.items()}}
+        self._stack.append(path)
+
+    def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._stack.pop()
 
     def _run_compiled(self, module: Any) -> None:
         """Look away while a compiled module runs, then note it as one operation."""

@@ -59,7 +59,8 @@ KINDS = {
     "bias": say("rounding before the bias"), "arithmetic": say("arithmetic"),
     "weights": say("weights"), "data": say("data"), "random numbers": say("random numbers"), "scale": say("scale"),
     "added number": say("added number"), "saturation": say("saturation"), "mask": say("mask"),
-    "order": say("order of reduction"), "compiled": verbatim(capturing.COMPILED),
+    "order": say("order of reduction"), "optimizer": say("optimizer's hyperparameters"),
+    "compiled": verbatim(capturing.COMPILED),
 }  # fmt: skip
 IN_ROWS = say("{n} rows at a time")
 IN_RANKS = say("tensor parallel over {n} ranks, parts rounded, then all-reduced")
@@ -381,6 +382,8 @@ def facts(a: Cone, b: Cone) -> tuple[Text, Facts]:
     for kind, has in (("parallel", collective), ("compiled", is_compiled)):
         if any(map(has, both)):
             return KINDS[kind], {"operations": names}
+    if other := _hyperparameters(a, b):
+        return KINDS["optimizer"], other
     if foreign := _outside(a, b):
         return foreign
     if any("clamp" in op.short for op in alone):
@@ -415,6 +418,14 @@ def facts(a: Cone, b: Cone) -> tuple[Text, Facts]:
         return KINDS["order"], {"shapes": (shapes[0], shapes[1])}
     machines = [str(one.side.way[0]) if one.side.way else "-" for one in (a, b)]
     return KINDS["arithmetic"], {"computed as": (machines[0], machines[1])} if machines != ["-", "-"] else {}
+
+
+def _hyperparameters(a: Cone, b: Cone) -> Facts:
+    """What differs between the optimizers whose steps made both."""
+    paths = [op.module for one in (b, a) if (op := one.side.maker(one.target)) is not None]
+    path = next((path for path in paths if "optimizer" in b.side.dump.modules.get(path, {})), "")
+    mine, theirs = (one.side.dump.modules.get(path, {}).get("optimizer", {}) for one in (a, b))
+    return {name: (str(x), str(theirs[name])) for name, x in mine.items() if theirs.get(name, x) != x}
 
 
 def _role(a: Cone, b: Cone) -> str:
