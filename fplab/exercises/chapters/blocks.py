@@ -86,7 +86,8 @@ def not_monotonic(value: tuple[Any, ...]) -> Judgement:
 EXERCISES = (
     Exercise("v100_predict", CHAPTER, 1,
              Predict(0x3F800001, Codes("fp32"), say("1 + 3·2^-24 cut to 24 bits is 1 + 2^-23")),
-             (Mutant(0x3F800000, say("That is c = 1, where the quantum is 2^-23 and every product is lost."),
+             (Mutant(1, say("That is a value; read as a code, it is 2^-149. The code of 1 is 0x3F800000."), "2^-149"),
+              Mutant(0x3F800000, say("That is c = 1, where the quantum is 2^-23 and every product is lost."),
                      "0x3f800000"),
               Mutant(0x3F800002, say("The sum is cut, not rounded to nearest even."), "0x3f800002"),
               Mutant(0x3F7FFFFF, say("That is c alone: here the products count."), "0x3f7fffff")),
