@@ -371,13 +371,10 @@ def tiles_of_integers(n: int) -> Case:
     def unit(given: Arrays) -> Arrays:
         return {name: on_tiles(given, cpu_units.TILES[name]) for name in SIGNS}
 
-    lab = partial(map_signs, of_integer_tiles)
+    def lab(given: Arrays) -> Arrays:
+        return {name: of_integer_tiles(**given, signs=signs) for name, signs in SIGNS.items()}
+
     return cpu_case("tiles of INT8 into INT32", inputs, unit, lab, dict.fromkeys(SIGNS, "bits32"))
-
-
-def map_signs(how: Callable[..., Array], given: Arrays) -> Arrays:
-    """Results of every instruction, by name."""
-    return {name: how(**given, signs=signs) for name, signs in SIGNS.items()}
 
 
 def of_integer_tiles(a: Array, b: Array, c: Array, signs: str) -> Array:

@@ -226,7 +226,7 @@ def _in_order(flags: Array) -> Array:
 def loop(unit: Unit) -> str:
     """Assembly: operands in $1 to $3, the result in $4, flags in $5, the control word in $6; it counts to $0."""
     if unit.machine != X86:
-        return (_assembly_on_arm if unit.machine == ARM else _assembly_on_riscv)(unit)
+        return _assembly_elsewhere(unit)
     *given, result = unit.widths
     bases = [*(f"${i + 1}" for i in range(len(given))), "$4"]
     far = [f"movq %rax, %r{8 + i}\n shlq $${width.bit_length() - 1}, %r{8 + i}\n addq {base}, %r{8 + i}"
@@ -252,28 +252,22 @@ def loop(unit: Unit) -> str:
     return "\n".join(line.strip() for part in lines for line in part.split("\n") if line.strip())
 
 
-def _assembly_on_arm(unit: Unit) -> str:
-    """The same: addresses of a turn are in x10 to x13."""
-    bases = [*(f"${i + 1}" for i in range(len(unit.widths) - 1)), "$4"]
-    addresses = [f"add x{10 + i}, {base}, x9, lsl #{width.bit_length() - 1}"
-              for i, (base, width) in enumerate(zip(bases, unit.widths, strict=True))]  # fmt: skip
-    body = unit.body.replace("{out}", f"[x{9 + len(addresses)}]")
-    for i in range(len(addresses) - 1):
-        body = body.replace(f"{{{i}}}", f"[x{10 + i}]")
+def _assembly_elsewhere(unit: Unit) -> str:
+    """The same on AArch64, with the addresses of a turn in x10 to x13, and on RISC-V, with these in t1 to t4."""
+    arm, addresses, body = unit.machine == ARM, [], unit.body
+    places = {**{str(i): f"${i + 1}" for i in range(len(unit.widths) - 1)}, "out": "$4"}
+    for i, ((name, base), width) in enumerate(zip(places.items(), unit.widths, strict=True)):
+        shift, at = width.bit_length() - 1, f"x{10 + i}" if arm else f"t{i + 1}"
+        addresses.append(
+            f"add {at}, {base}, x9, lsl #{shift}" if arm else f"slli t5, t0, {shift}\n add {at}, {base}, t5"
+        )
+        body = body.replace(f"{{{name}}}", f"[{at}]" if arm else f"({at})")
+    start, turn = "li t0, 0", [f"addi t0, t0, {unit.step}", "bltu t0, $0, 1b"]
+    if arm:
+        start, turn = "mov x9, #0", [f"add x9, x9, #{unit.step}", "cmp x9, $0", "b.lo 1b"]
     before, after = (["smstart"], ["smstop"]) if unit.flag == "sme" else ([], [])
-    turn = ["mov x9, #0", "1:", *addresses, body, f"add x9, x9, #{unit.step}", "cmp x9, $0", "b.lo 1b"]
-    return "\n".join(line.strip() for part in [*before, *turn, *after] for line in part.split("\n"))
-
-
-def _assembly_on_riscv(unit: Unit) -> str:
-    """The same: addresses of a turn are in t1 to t4."""
-    bases, lines = [*(f"${i + 1}" for i in range(len(unit.widths) - 1)), "$4"], []
-    for i, (base, width) in enumerate(zip(bases, unit.widths, strict=True)):
-        lines += [f"slli t5, t0, {width.bit_length() - 1}", f"add t{i + 1}, {base}, t5"]
-    body = unit.body.replace("{out}", f"(t{len(bases)})")
-    for i in range(len(bases) - 1):
-        body = body.replace(f"{{{i}}}", f"(t{i + 1})")
-    return "\n".join(["li t0, 0", "1:", *lines, body, f"addi t0, t0, {unit.step}", "bltu t0, $0, 1b"])
+    lines = [*before, start, "1:", *addresses, body, *turn, *after]
+    return "\n".join(line.strip() for part in lines for line in part.split("\n"))
 
 
 def _at(base: str, width: int) -> str:
