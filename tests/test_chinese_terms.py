@@ -92,6 +92,15 @@ def test_there_is_chinese_everywhere() -> None:
     assert len(LINES) > 2000
 
 
+def test_three_values_side_by_side_in_a_print_keep_their_order() -> None:
+    """Where one is padded, blanks shift the fields that they are found as: the line is right in that order alone."""
+    beside = re.compile(r"\{\w+\}(?: +\{\w+\}){2,}")
+    entries = [entry for entry in catalogues.read(catalogues.FOLDER / "zh.po") if entry.context == "cell"]
+    rows = [(row, str(entry.string)) for entry in entries for row in beside.findall(str(entry.id))]
+    assert rows
+    assert [row for row, said in rows if " ".join(row.split()) not in " ".join(said.split())] == []
+
+
 @pytest.mark.parametrize(("wrong", "right"), TERMS.items())
 def test_one_thing_has_one_name(wrong: str, right: str) -> None:
     found = [f"{where}: {line}" for where, line in LINES if re.search(wrong, line)]
