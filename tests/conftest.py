@@ -12,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from parts import PARTS, is_short, part_of
 
+pytest.register_assert_rewrite("experiments.frame")  # whose assertions say what is missing
+
 # No deadline: a first call may compile a kernel, and machines differ.
 settings.register_profile("fplab", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fplab")

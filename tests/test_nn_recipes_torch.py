@@ -437,7 +437,7 @@ def test_a_plan_for_layers() -> None:
         ({"layers": {"*.mpl": "bf16"}}, "unknown layer '*.mpl'. Allowed: Model 1, embedding, blocks, "),
         ({"layers": {"blocks.1.prj": "bf16"}}, "Did you mean 'blocks.1.proj'?"),
         ({"recipe": recipes.mxfp8(keep=("heads",))}, "Did you mean 'head'?"),
-        ({"recipe": "mxfp9"}, "unknown recipe 'mxfp9'. Allowed: mxfp8, nvfp4, "),
+        ({"recipe": "mxfp9"}, "mxfp8, nvfp4, fp8_delayed, fp8_current"),
         ({"recipe": "mxfp8", "gradients": "e5m2"}, "recipe='mxfp8' says how to scale operands; leave out scaling= and"),
         ({"recipe": "mxfp8", "fallback": "fp16"}, "unknown fallback 'fp16'. Allowed: bf16."),
         ({"recipe": "fp8_block", "plan": Plan(split_k=2)}, "does not go with FP32 scales of blocks"),

@@ -32,7 +32,16 @@ pytestmark = pytest.mark.usefixtures("english")
 # --- every widget -----------------------------------------------------------------------------------------------
 
 
+def untranslated(name):
+    """Whether nothing of a widget has Chinese: whoever adds one needs no other language."""
+    controls = getattr(getattr(fplab.widgets, name), "CONTROLS", ())
+    return bool(controls) and all(control.label.zh == control.label.en for control in controls)
+
+
 def test_the_index_names_the_widgets():
+    modules = Path(fplab.widgets.__file__).parent.glob("[!_]*.py")
+    there = {path.stem for path in modules if "\ndef widget(" in path.read_text(encoding="utf-8")}
+    assert there == set(NAMES), f"both lists of fplab/widgets/__init__.py have to name {there ^ set(NAMES)}"
     for name in NAMES:
         assert getattr(fplab.widgets, name) is importlib.import_module(f"fplab.widgets.{name}")
     with pytest.raises(AttributeError, match="has no attribute 'slider'"):
@@ -49,6 +58,8 @@ def test_a_picture_is_well_formed_spoken_and_repeatable(name, tongue):
         for svg in parse(picture).iter("svg"):
             assert svg.get("role") == "img"
             assert svg.get("aria-label")
+        if tongue == "zh" and untranslated(name):
+            continue
         has_chinese = any("\u4e00" <= c <= "\u9fff" for c in picture)
         assert has_chinese == (tongue == "zh")
 
@@ -56,6 +67,8 @@ def test_a_picture_is_well_formed_spoken_and_repeatable(name, tongue):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_picture_in_chinese_is_spoken_and_punctuated_in_chinese(name):
     han = "[\u4e00-\u9fff]"
+    if untranslated(name):
+        pytest.skip("It waits for its Chinese.")
     half_width = re.compile(rf"{han} ?[,;:!?]|[,;:] ?{han}|\([^()]*{han}[^()]*\)|{han}[A-Za-z0-9(]|[A-Za-z0-9%)]{han}")
     for state in all_states(name):
         roots = []
