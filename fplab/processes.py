@@ -1,9 +1,11 @@
 """Work side by side in processes, each of one thread, none of which outlives the one that started it."""
 
 import contextlib
+import ctypes
 import itertools
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -73,6 +75,30 @@ def in_processes(
         pool.shutdown(wait=finished, cancel_futures=True)
         if not finished:
             _stop(set(active_children()) - others)
+
+
+@contextlib.contextmanager
+def printed(begins: bytes) -> Iterator[list[str]]:
+    """Lines that begin so and that a library prints within the block, once it has ended; others go their way then.
+
+    It prints from C, on the process's standard output, which nothing in Python stands before.
+    """
+    log: list[str] = []
+    with tempfile.TemporaryFile() as file:
+        kept = os.dup(1)
+        os.dup2(file.fileno(), 1)
+        try:
+            yield log
+        finally:
+            ctypes.CDLL(None).fflush(None)  # C keeps what it prints until there is much of it
+            os.dup2(kept, 1)
+            os.close(kept)
+        file.seek(0)
+        for line in file:
+            if line.startswith(begins):
+                log.append(line.decode())
+            else:
+                os.write(1, line)
 
 
 @contextlib.contextmanager

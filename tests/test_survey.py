@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import ctypes
 import io
 import itertools
 import json
@@ -24,6 +25,7 @@ from fplab.nn.diagnose import format_assignment
 from fplab.nn.diagnose.layer_errors import width
 from fplab.nn.diagnose.survey_report import Survey
 from fplab.nn.recipes import fp8_current, nvfp4
+from fplab.processes import printed
 
 
 def model():
@@ -215,6 +217,15 @@ def problems(draw):
 def assignments(problem, choices):
     layers = list(problem.costs)
     return [dict(zip(layers, p, strict=True)) for p in itertools.product(choices, repeat=len(layers))]
+
+
+def test_what_a_library_prints_from_c_is_caught_by_how_it_begins(capfd: pytest.CaptureFixture[str]) -> None:
+    """scipy 1.17's solver says ``HighsMipSolverData::...`` on the standard output where its time ends."""
+    libc = ctypes.CDLL(None)
+    with printed(b"Highs") as log:
+        libc.puts(b"HighsMipSolverData::run")
+        libc.puts(b"a result")
+    assert (log, capfd.readouterr().out) == (["HighsMipSolverData::run\n"], "a result\n")
 
 
 @given(problems(), st.sampled_from(format_assignment.SHARES))

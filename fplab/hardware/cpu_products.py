@@ -1,16 +1,14 @@
 """torch's 16-bit products on this CPU: who computes them, in which order they are added, and the bits that follow."""
 
-import contextlib
-import os
 import re
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import numeric, seeds
 from ..errors import LabError
+from ..processes import printed
 from ..reveal import SumTree, reveal_order
 from .environment import torch_for
 from .tensors import TORCH
@@ -27,36 +25,13 @@ def paths(formats: Sequence[str], k: int) -> tuple[str, ...]:
     torch = torch_for("cpu")
     if not torch.backends.mkldnn.is_available():
         return (OWN,) * len(formats)
-    with _printed() as log, torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
+    with printed(b"onednn_verbose") as log, torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
         for fmt in formats:
             x = torch.ones(ROWS, k, dtype=getattr(torch, TORCH[fmt]))
             x @ torch.ones(k, COLUMNS, dtype=x.dtype)
     line = r"exec,cpu,(?:matmul|inner_product),([^,]+),[^,]*,src:{}:"
     matches = [re.search(line.format(ONEDNN[fmt]), "".join(log)) for fmt in formats]
     return tuple(f"oneDNN {match[1]}" if match else OWN for match in matches)
-
-
-@contextlib.contextmanager
-def _printed() -> Iterator[list[str]]:
-    """What oneDNN prints within the block, line by line, once it has ended; what others print goes its way then.
-
-    It prints from C, on the process's standard output, which nothing in Python stands before.
-    """
-    log: list[str] = []
-    with tempfile.TemporaryFile() as file:
-        kept = os.dup(1)
-        os.dup2(file.fileno(), 1)
-        try:
-            yield log
-        finally:
-            os.dup2(kept, 1)
-            os.close(kept)
-        file.seek(0)
-        for line in file:
-            if line.startswith(b"onednn_verbose"):
-                log.append(line.decode())
-            else:
-                os.write(1, line)
 
 
 def product(a: Array, b: Array, fmt: str) -> Array:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...processes import printed
+
 MOST_RUNS = 24
 # Of the budgets, what an assignment may use by prediction: more than all, since effects of unlike signs do not add up.
 SHARES = (4.0, 1.0, 0.25, 0.0625)
@@ -108,8 +110,9 @@ def optimal(
     rows += [LinearConstraint(limit, ub=1) for limit in limits]
     taken, gap = None, 0.0
     for objective in objectives:
-        solved = milp(objective, integrality=np.ones(len(pairs)), bounds=Bounds(0, 1), constraints=rows,
-                      options={"mip_rel_gap": 0, "time_limit": seconds})  # fmt: skip
+        with printed(b"Highs"):  # what its solver says of its own workings
+            solved = milp(objective, integrality=np.ones(len(pairs)), bounds=Bounds(0, 1), constraints=rows,
+                          options={"mip_rel_gap": 0, "time_limit": seconds})  # fmt: skip
         if solved.x is not None:
             taken, gap = np.round(solved.x), max(gap, solved.mip_gap or 0.0)
             rows.append(LinearConstraint(objective, ub=objective @ taken + 0.5))
