@@ -8,14 +8,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.utils._debug_mode import DebugMode
 
 from fplab import LabError
-from fplab.nn import capture
+from fplab.nn import capture, explain
 from fplab.nn.diagnose import capturing, dumps
 
 
@@ -174,3 +176,62 @@ def test_a_compiled_model_is_refused_in_words(tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match=r"torch\.compile joins operations"), capture(None, tmp_path):
             compiled(torch.ones(rows, 4))
     assert compiled(torch.ones(2, 4)).shape == (2, 4)
+
+
+def debugged(model: nn.Module, x: torch.Tensor, path: Path, inputs: bool = True) -> str:
+    """The text of torch's DebugMode, with hashes."""
+    mode = DebugMode(record_nn_module=True, record_ids=True)
+    with torch.no_grad(), mode, DebugMode.log_tensor_hashes(hash_inputs=inputs):
+        model(x).chunk(2, -1)[0].add_(1.5)
+    path.write_text(mode.debug_string())
+    return mode.debug_string()
+
+
+def test_the_text_of_debug_mode_says_where_two_programs_part_and_in_what(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    parts = nn.Embedding(9, 16), nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Dropout(0.0), nn.Linear(32, 4)
+    model, x = nn.Sequential(*parts), torch.randint(9, (2, 8))
+    a, b = tmp_path / "a.txt", tmp_path / "b.txt"
+    debugged(model, x, a)
+    changes: list[tuple[Any, str, Any, str, Any]] = [
+        (model[2], "approximate", "tanh", "Sequential.2", {"approximate": ("none", "tanh")}),
+        (model[3], "eps", 1e-2, "Sequential.3", {"eps": ("1e-05", "0.01")}),
+    ]
+    for layer, name, value, place, facts in changes:
+        before = getattr(layer, name)
+        setattr(layer, name, value)
+        debugged(model, x, b)
+        setattr(layer, name, before)
+        said = explain(a, b)
+        (row,) = said.rows
+        assert (row.a, str(row.kind), row.facts, row.exact) == (place, name, facts, False)
+        assert "The outputs differ; their values were not kept." in str(said)
+        assert "It could not be computed again here: operands were not kept." in " ".join(str(said).split())
+    with torch.no_grad():
+        model[1].weight.mul_(2)
+    debugged(model, x, b)
+    (row,) = explain(a, b).rows
+    assert (row.a, str(row.kind)) == ("Sequential.1", "data")
+    assert str(explain(a, a).text) == "The outputs have the same hash."
+    debugged(model, x, b, inputs=False)
+    for path in (b, Path(__file__)):
+        with pytest.raises(LabError, match="it does not say of every tensor its number and hash"):
+            explain(a, path)
+
+
+def test_a_text_with_any_part_changed_or_cut_is_read_or_refused(tmp_path: Path) -> None:
+    draw, path = random.Random(0), tmp_path / "a.txt"
+    text = debugged(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), torch.ones(2, 4), path)
+    (tmp_path / "b.txt").write_text(text)
+    refusals = []
+    for _ in range(300):
+        at, more = draw.randrange(len(text)), draw.randrange(9)
+        path.write_text(
+            text[:at] + draw.choice(["", "'", "(", "t$9999: f32[2]", "\x00", "1e999", "[[[["]) + text[at + more :]
+        )
+        try:
+            explain(path, tmp_path / "b.txt", most=2)
+        except LabError as error:
+            refusals.append(str(error))
+    assert all("holds no dump that fplab can read" in words for words in refusals)
+    assert 20 < len(refusals) < 280

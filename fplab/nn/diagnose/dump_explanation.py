@@ -15,7 +15,7 @@ from ...columns import REPORT, as_csv, folded, grid
 from ...errors import LabError
 from ...words import NOTHING, Text, joined, say, verbatim
 from ..reporting import Progress, Report, number
-from . import capturing
+from . import capturing, debug_log
 from .dump_causes import (
     Cone,
     Facts,
@@ -37,6 +37,8 @@ from .explain_report import in_words
 
 SAME = say("Both give the same bits at the output.")
 APART = say("The outputs differ by {far:.2e} of the norm of a's.")
+SAME_HASH = say("The outputs have the same hash.")
+NO_VALUES = say("The outputs differ; their values were not kept.")
 UNLIKE = say("The outputs have {a} and {b}; their difference cannot be taken.")
 NOTHING_KNOWN = say("The outputs differ, and no pair of operations that should give the same was found.")
 STATE = say("Settings that differ: {settings}.")
@@ -93,7 +95,8 @@ class DumpExplanation(Report):
 
     ``state``: settings of torch and the machine that differ; ``stray``: for each side the module and operation from
     which on this machine does not give its bits, or None; ``shapes``: of outputs that cannot be compared; ``rest``: the
-    part of the difference at the output that no cause takes, NaN where it is not known.
+    part of the difference at the output that no cause takes, NaN where it is not known; ``hashed``: whether of the
+    outputs their hashes alone are known.
     """
 
     FILE = "explain"
@@ -106,6 +109,7 @@ class DumpExplanation(Report):
     stray: tuple[tuple[str, str] | None, tuple[str, str] | None]
     shapes: tuple[str, str]
     rest: float
+    hashed: bool = False
 
     @property
     def text(self) -> Text:
@@ -113,8 +117,11 @@ class DumpExplanation(Report):
         result = list[Text]()
         if self.shapes[0] != self.shapes[1]:
             result.append(UNLIKE.fill(a=verbatim(self.shapes[0]), b=verbatim(self.shapes[1])))
+        elif math.isnan(self.whole):
+            result.append(NO_VALUES)
         else:
-            result.append(SAME if self.whole == 0 else APART.fill(far=self.whole))
+            same = SAME_HASH if self.hashed else SAME
+            result.append(same if self.whole == 0 else APART.fill(far=self.whole))
         if self.whole and not self.rows:
             result.append(NOTHING_KNOWN)
         result += [row.text for row in self.rows[:1]]
@@ -153,7 +160,7 @@ def dump_of(given: Any) -> Dump:
     if isinstance(given, Dump):
         return given
     if isinstance(given, (str, Path)):
-        return read(given)
+        return debug_log.read(Path(given)) if Path(given).is_file() else read(given)
     if not callable(given):
         raise LabError(GIVEN.fill(given=type(given).__name__))
     with tempfile.TemporaryDirectory() as folder:
@@ -200,13 +207,16 @@ def explain_dumps(a: Any, b: Any, most: int | None = None, progress: Progress | 
         if not fits:
             break
     whole = apart((ends[0], None), (ends[1], None)) if alike else math.nan  # type: ignore[arg-type]
+    noted = [side.dump.tensors[side.dump.output].get("digest") if side.dump.output >= 0 else None for side in sides]
+    hashed = ends == [None, None]
+    whole = 0.0 if hashed and noted[0] == noted[1] is not None else whole
     shares = [cause.share for cause in causes]
     strays = _stray(sides[0]), _stray(sides[1])
     state = {name: (str(x), str(y)) for name, x in dumps[0].state.items() if x != (y := dumps[1].state.get(name))}
     shapes = ("", "") if alike else (_shape(dumps[0]), _shape(dumps[1]))
     names = str(dumps[0].path.parent), str(dumps[1].path.parent)
     rest = round(1 - math.fsum(shares), 9) + 0.0
-    return DumpExplanation(names, whole, tuple(causes), state, strays, shapes, rest)
+    return DumpExplanation(names, whole, tuple(causes), state, strays, shapes, rest, hashed)
 
 
 def _stray(side: Side) -> tuple[str, str] | None:

@@ -71,10 +71,11 @@ def explain(
     infinite, no difference can be taken: that is said, and which layers differ by themselves, and where the ways part;
     a NaN is as any other NaN.
 
-    ``explain(a, b)`` of two programs instead, each the folder of a dump (:func:`capture`) or a function without
-    arguments that computes: the first tensors that should be one and are not, whatever operations and modules are
-    called, the cause, by computing b's operations from a's operands (weights, data, numbers such as eps, precisions,
-    orders of reduction, tensor parallel, GPUs), and its part of the difference at the output; then the next one.
+    ``explain(a, b)`` of two programs instead, each the folder of a dump (:func:`capture`), the text of torch's own
+    ``DebugMode`` (:mod:`fplab.nn.diagnose.debug_log`) or a function without arguments that computes: the first tensors
+    that should be one and are not, whatever operations and modules are called, the cause, by computing b's operations
+    from a's operands (weights, data, numbers such as eps, precisions, orders of reduction, tensor parallel, GPUs), and
+    its part of the difference at the output; then the next one.
 
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
     >>> ways = {"gpu": "H100", "inputs": "fp16"}, {"gpu": "H100", "inputs": "bf16"}
