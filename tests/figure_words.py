@@ -16,7 +16,7 @@ from fplab.draw import lettering
 NAMES = re.compile(
     r"\$[^$]*\$|\b[0-9a-f]{8,16}\b|(?:FP|BF|TF|XF|INT|fp|bf|tf|int|NVFP|MXFP|float)\d+|[eE]\d[mM]\d\w*|NF4|SHA|NaN|UCI|"
     r"RTXPRO6000|Ada\b|Hopper|Hadamard|Blackwell|CDNA|Matrix Core|Tensor Core|mfma|(?:wg)?mma|tcgen05|AVX\w*|AMX|AMD|"
-    r"AArch64|SVE|SME|RISC-V|"
+    r"AArch64|FPCR\.EBF|SVE|SME|RISC-V|"
     r"GPU|CPU|blocks\.[\w.]+|conv\d|linear|relu|pool|flatten|\d\.(?:weight|bias|qkv|out|up|down)|logits|alpha|value|rank|top-1|ulp|nat\b|GiB|"
     r"torch\S*|\+cpu|add\w*|sub|mul|div|sqrt|fma|reciprocal|lerp(?: far)?|exp\w*|log\w*|tanh|sigmoid|rsqrt|sin|cos|"
     r"pow|sum|mean|norm|softmax|floor|even|r?ceil|4 over 6|rn[ae]|MSE|absmax|LLM\.int8\(\)|adamw8bit|Adam\w*|SGD|"

@@ -127,7 +127,8 @@ GROUPS = {
     "odd_pairs": mark("AArch64's BFDOT and BFMMLA round the products of a pair, their sum and the total to odd, "
                       "without subnormals"),
     # By the manual's FPDotAdd and FPMatMulAdd
-    "arm_products": mark("AArch64's BFMOPA adds pairs as BFDOT does; FMOPA and FMMLA round every sum to nearest"),
+    "arm_products": mark("AArch64's BFMOPA adds pairs as BFDOT does; FMOPA, FMMLA and, with FPCR.EBF, pairs of BF16 "
+                         "round every sum to nearest"),
     "widened": mark("RISC-V's widening multiply-add rounds once, in each of five roundings"),
     "integers": mark("INT8 and INT16 dot products of the CPU are exact, and wrap or saturate once, at the end"),
 }  # fmt: skip

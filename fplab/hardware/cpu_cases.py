@@ -401,20 +401,21 @@ def pairs_on_arm(n: int) -> Case:
     )
 
 
-def of_pairs_on_arm(given: Arrays) -> Arrays:
+def of_pairs_on_arm(given: Arrays, pair: Callable[..., Array] | None = None) -> Arrays:
     """What AArch64 gives, codes (n, 4). ``a``, ``b``: (n, 8), of BFMMLA two rows of four; ``c``: (n, 4).
 
     Each pair: both products, then their sum, then its sum with c, each rounded to odd, subnormals flushed, overflow to
-    infinity, every NaN the default one (Arm Architecture Reference Manual, BFDotAdd).
+    infinity, every NaN the default one (Arm Architecture Reference Manual, BFDotAdd). ``pair``: in the place of that.
     """
+    pair = pair or pair_to_odd
     a, b = ((given[name].astype(np.uint32) << np.uint32(16)).view(np.float32) for name in "ab")
     c = given["c"].view(np.float32)
-    lanes = pair_to_odd(a[:, ::2], a[:, 1::2], b[:, ::2], b[:, 1::2], c)
+    lanes = pair(a[:, ::2], a[:, 1::2], b[:, ::2], b[:, 1::2], c)
     rows, columns = (x.reshape(-1, 2, 4) for x in (a, b))
     x, y = (np.broadcast_to(part, (len(c), 2, 2, 4)) for part in (rows[:, :, None], columns[:, None]))
     total = c.reshape(-1, 2, 2)
     for k in (0, 2):
-        total = pair_to_odd(x[..., k], x[..., k + 1], y[..., k], y[..., k + 1], total)
+        total = pair(x[..., k], x[..., k + 1], y[..., k], y[..., k + 1], total)
     return {"bfdot": lanes.view(np.uint32), "bfmmla": total.reshape(-1, 4).view(np.uint32)}
 
 
@@ -450,22 +451,62 @@ def as_rows(x: Array) -> Array:
 def of_products_on_arm(given: Arrays) -> Arrays:
     """What AArch64 gives, codes: outer products (n, 16) of four pairs and four, and (n, 4) of two 2 x 2 matrices.
 
-    BFMOPA adds pairs as BFDOT does. FMOPA rounds the sum of two products of FP16, which are exact, then its sum with c;
-    FMMLA each product, their sum and that with c, all to nearest, with subnormals (Arm Architecture Reference Manual).
+    BFMOPA adds pairs as BFDOT does. FMOPA rounds the sum of two products of FP16 once, then its sum with c; FMMLA each
+    product, their sum and that with c, all to nearest, with subnormals (Arm Architecture Reference Manual).
     """
     c, results = given["c"].view(np.float32).reshape(-1, 4, 4), {}
     with np.errstate(all="ignore"):
         for fmt, name in (("bf16", "bfmopa"), ("fp16", "fmopa")):
             a, b = (np.asarray(numeric.decode(given[f"{side} {fmt}"], fmt, np.float32)) for side in "ab")
-            four = [x[:, k::2, None] for x in (a,) for k in (0, 1)] + [x[:, None, k::2] for x in (b,) for k in (0, 1)]
-            a0, a1, b0, b1 = (np.broadcast_to(x, c.shape) for x in four)
-            d = pair_to_odd(a0, a1, b0, b1, c) if fmt == "bf16" else plain("add", c, plain("add", a0 * b0, a1 * b1))
-            results[name] = d.view(np.uint32).reshape(-1, 16)
+            results[name] = outer(pair_to_odd if fmt == "bf16" else pair_once, a, b, c)
         x, y = (given[name].view(np.float32).reshape(-1, 2, 2) for name in "ab")
         x, y, start = x[:, :, None], y[:, None], c.reshape(-1, 16)[:, :4].reshape(-1, 2, 2)
         products = [plain("mul", *np.broadcast_arrays(x[..., k], y[..., k])) for k in (0, 1)]
         results["fmmla"] = plain("add", start, plain("add", *products)).view(np.uint32).reshape(-1, 4)
     return results
+
+
+def outer(pair: Callable[..., Array], a: Array, b: Array, c: Array) -> Array:
+    """Codes (n, 16) of c (n, 4, 4) and the products of every pair of a's row (n, 8) with every one of b's."""
+    four = [*(a[:, k::2, None] for k in (0, 1)), *(b[:, None, k::2] for k in (0, 1))]
+    return pair(*(np.broadcast_to(x, c.shape) for x in four), c).view(np.uint32).reshape(-1, 16)
+
+
+def pair_once(a0: Array, a1: Array, b0: Array, b1: Array, c: Array) -> Array:
+    """c + (a0 b0 + a1 b1) of FP32, the sum of two products of 16-bit formats rounded once, subnormals kept."""
+    with np.errstate(all="ignore"):
+        p, q = a0.astype(np.float64) * b0, a1.astype(np.float64) * b1  # exact
+        total = p + q
+        back = total - p
+        rest = (p - (total - back)) + (q - back)  # what that rounding lost
+        bits = total.view(np.int64)
+        lost = np.isfinite(rest) & (rest != 0) & (bits & 1 == 0)  # then to odd, which a rounding to FP32 may follow
+        to_odd_ = np.where(lost, bits + np.where((rest > 0) == (total > 0), 1, -1), bits)
+        return plain("add", c, to_odd_.view(np.float64).astype(np.float32))
+
+
+def extended_on_arm(n: int) -> Case:
+    """AArch64's BFDOT, BFMMLA and BFMOPA with FPCR.EBF: pairs are summed as FMOPA sums those of FP16."""
+
+    def inputs() -> Arrays:
+        a, b = (numbers(8 * n, "bf16", KEY + 32 + i).reshape(n, 8) for i in range(2))
+        return {"a": a, "b": b, "c": numbers(16 * n, "fp32", KEY + 34).reshape(n, 16)}
+
+    def unit(given: Arrays) -> Arrays:
+        operands = {name: (given["a"], given["b"], given["c"][:, : unit.widths[2] // 4])
+                    for name, unit in cpu_units.ARM_EXTENDED.items()}  # fmt: skip
+        return {name: cpu_units.run(unit, *map(as_rows, operands[name]))[0].view(np.uint32).reshape(n, -1)
+                for name, unit in cpu_units.ARM_EXTENDED.items()}  # fmt: skip
+
+    formats = dict.fromkeys(cpu_units.ARM_EXTENDED, "fp32")
+    return cpu_case("pairs of BF16 of AArch64 with FPCR.EBF", inputs, unit, of_extended_on_arm, formats)
+
+
+def of_extended_on_arm(given: Arrays) -> Arrays:
+    """What AArch64 gives, codes (n, 4) and, of BFMOPA, (n, 16)."""
+    a, b = (np.asarray(numeric.decode(given[name], "bf16", np.float32)) for name in "ab")
+    lanes = of_pairs_on_arm({**given, "c": given["c"][:, :4]}, pair_once)
+    return lanes | {"bfmopa": outer(pair_once, a, b, given["c"].view(np.float32).reshape(-1, 4, 4))}
 
 
 def plain(operation: str, x: Array, y: Array) -> Array:
@@ -540,7 +581,7 @@ def cases(n: int, wide: int) -> dict[str, tuple[Case, ...]]:
         "halves": (halves_on_x86(n), halves_on_arm(n)),
         "tiles": (tiles(max(n // 16, 1)), tiles(max(n // 16, 1), "fp16")),
         "odd_pairs": (pairs_on_arm(n),),
-        "arm_products": (products_on_arm(n),),
+        "arm_products": (products_on_arm(n), extended_on_arm(n)),
         "widened": (widened_on_riscv(n),),
         "integers": (lanes_of_integers(n, 8), lanes_of_integers(n, 16), tiles_of_integers(max(n // 16, 1))),
     }

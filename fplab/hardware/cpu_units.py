@@ -7,7 +7,7 @@ anything between them. Of x86-64, AArch64 and RISC-V; whether a unit is there is
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -127,6 +127,12 @@ ARM_OUTER: Mapping[str, Unit] = {
         f"{name} za0.s, p1/m, p1/m, z0.h, z1.h", *(f"st1w {row}, p0, {{out}}\n add x13, x13, #16" for row in _ROWS),
     ]), (16, 16, 64, 64), machine=ARM)
     for fmt, name in {"bf16": "bfmopa", "fp16": "fmopa"}.items()
+}  # fmt: skip
+# With FPCR.EBF, by which BF16 is computed as other formats are. No flag that LLVM reads says which CPU has it.
+ARM_EXTENDED: Mapping[str, Unit] = {
+    name: replace(unit, name=f"{name}, EBF", flag="ebf16",
+                  body=f"mov x14, #8192\n msr fpcr, x14\n {unit.body}\n msr fpcr, xzr")
+    for name, unit in {**ARM_PAIRS, "bfmopa": ARM_OUTER["bf16"]}.items()
 }  # fmt: skip
 # A widening multiply-add of vectors, under each of the five rounding modes.
 RISCV_WIDENED: Mapping[str, Unit] = {
@@ -265,7 +271,7 @@ def _assembly_elsewhere(unit: Unit) -> str:
     start, turn = "li t0, 0", [f"addi t0, t0, {unit.step}", "bltu t0, $0, 1b"]
     if arm:
         start, turn = "mov x9, #0", [f"add x9, x9, #{unit.step}", "cmp x9, $0", "b.lo 1b"]
-    before, after = (["smstart"], ["smstop"]) if unit.flag == "sme" else ([], [])
+    before, after = (["smstart"], ["smstop"]) if "za0" in unit.body else ([], [])
     lines = [*before, start, "1:", *addresses, body, *turn, *after]
     return "\n".join(line.strip() for part in lines for line in part.split("\n"))
 
