@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import family_steps
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -93,6 +94,7 @@ CHAINS: dict[str, Callable[..., Tensor]] = {
     "gelu x up": lambda x, y, z: nn.functional.gelu(x, approximate="tanh") * y + z,
     "residual, LayerNorm": lambda x, y, z: nn.functional.layer_norm(x + y, (48,), z[0]) * x,
     "residual, RMSNorm": lambda x, y, z: z * ((x + y) * (x + y).float().pow(2).mean(-1, True).rsqrt().to(x.dtype)),
+    "root": lambda x, y, z: (x * x + y.abs()).sqrt() * z + x,
     "scores, softmax": lambda x, y, z: (x * y + z).softmax(-1),
     **{f"drawn {seed}": drawn(seed) for seed in range(6)},
 }
@@ -101,13 +103,23 @@ CHAINS: dict[str, Callable[..., Tensor]] = {
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("name", CHAINS)
 def test_fused_chains_have_inductor_s_bits(name: str, dtype: torch.dtype) -> None:
-    """All bits where FP32 operations are correctly rounded (torch's own sqrt is not); else nearly all."""
+    """All bits where FP32 operations are correctly rounded; else nearly all."""
     draw = torch.Generator().manual_seed(1)
     given = [torch.randn(24, 48, generator=draw).to(dtype) for _ in range(3)]
     eager, theirs, mine = bits(CHAINS[name], *given)
     others = [int((x.nan_to_num() != theirs.nan_to_num()).sum()) for x in (eager, mine)]
     assert others[0] > 20
-    assert others[1] <= (0 if name.startswith("drawn") else 3)
+    assert others[1] <= (0 if name.startswith(("drawn", "root")) else 3)
+
+
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="Inductor's kernels are for AVX512")
+def test_a_compiled_root_is_rounded_correctly_and_torch_s_own_is_within_an_ulp() -> None:
+    x = torch.rand(1 << 12, generator=torch.Generator().manual_seed(0)) * 100
+    eager, theirs, mine = bits(torch.sqrt, x)
+    right = torch.from_numpy(np.sqrt(x.numpy()))
+    assert torch.equal(theirs, right)
+    assert torch.equal(mine, right)
+    assert int((eager.view(torch.int32) - right.view(torch.int32)).abs().max()) <= 1
 
 
 @pytest.mark.parametrize(("name", "layers"), [("gpt2", 2), ("llama", 1), ("bert", 2)])
