@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import copy
 import json
 import math
 import subprocess
@@ -21,7 +22,7 @@ from packages import package
 
 from fplab import checkpoint
 from fplab.errors import LabError
-from fplab.stored import PACKED
+from fplab.stored import PACKED, awq, gptq
 from fplab.stored.packed import of_words, words
 
 torch = pytest.importorskip("torch")
@@ -210,6 +211,87 @@ def test_gptq_in_the_order_of_activations() -> None:
     codes = of_words(ours["qweight"].T, 4, 256)[:, order]
     mixed["qweight"] = np.ascontiguousarray(words(codes, 4).T)
     np.testing.assert_array_equal(PACKED["gptq"].decode(mixed), PACKED["gptq"].decode(ours)[:, order])
+
+
+def calibration() -> np.ndarray:
+    """Inputs of channels that go together, some loud."""
+    rng = np.random.default_rng(2)
+    loud = np.exp2(rng.integers(0, 5, 64) * (rng.random(64) < 0.2)).repeat(4)
+    return (rng.standard_normal((1024, 64)) @ rng.standard_normal((64, 256)) + rng.standard_normal((1024, 256))) * loud
+
+
+def damped(x: np.ndarray) -> np.ndarray:
+    products = x.T @ x
+    return products + 0.01 * np.diag(products).mean() * np.eye(len(products))
+
+
+@pytest.mark.parametrize("zero_point", [False, True])
+def test_gptq_is_its_definition(zero_point: bool) -> None:
+    """Optimal Brain Quantization in a fixed order: the weights left are each time the best for those that are fixed."""
+    w, x = weights()[:9, :64], calibration()[:, :64]
+    ours = gptq(w, x, bits=3, group=16, zero_point=zero_point)
+    plain = PACKED["pack_quantized"].encode(w, bits=3, group=16, zero_point=zero_point)
+    np.testing.assert_array_equal(ours["weight_scale"], plain["weight_scale"])
+    scale, zero = ours["weight_scale"].astype(np.float64).repeat(16, 1), np.zeros((9, 64))
+    if zero_point:
+        zero = (of_words(ours["weight_zero_point"].T, 3, 9).T.astype(float) - 4).repeat(16, 1)
+    products, left, codes = damped(x), w.astype(np.float64), np.empty((9, 64))
+    for j in range(64):
+        codes[:, j] = np.rint(np.clip(left[:, j] / scale[:, j] + zero[:, j], -4, 3))
+        change = (codes[:, j] - zero[:, j]) * scale[:, j] - left[:, j]
+        # min tr(d H d^T) over the columns after j, where column j changes so: d = -H_rest^-1 H_rest,j change
+        rest = products[j + 1 :, j + 1 :]
+        left[:, j + 1 :] -= np.outer(change, np.linalg.solve(rest, products[j + 1 :, j]) if len(rest) else [])
+    np.testing.assert_array_equal(of_words(ours["weight_packed"], 3, 64), codes + 4)
+    loss = [np.square(x @ (PACKED["pack_quantized"].decode(one, "fp32") - w).T).sum() for one in (ours, plain)]
+    assert loss[0] < 0.9 * loss[1]
+
+
+def test_bytes_of_gptq_are_those_of_llm_compressor_but_at_ties(compressed: Any, tmp_path: Path) -> None:
+    from compressed_tensors.quantization import ActivationOrdering, QuantizationStrategy, fake_quantize
+
+    with zipfile.ZipFile(package("llmcompressor", tmp_path)) as wheel:
+        wheel.extractall(tmp_path, [name for name in wheel.namelist() if "/modifiers/gptq/" in name])
+    [helpers], [main] = ([*tmp_path.rglob(name)] for name in ("helpers.py", "gptq_quantize.py"))
+    given = {"torch": torch, "QuantizationStrategy": QuantizationStrategy, "ActivationOrdering": ActivationOrdering,
+             "GPTQ_PRECISION": torch.float32, "MIN_BATCHED_CHOLESKY_SIZE": 8, "QuantizationArgs": Any,
+             "fake_quantize": fake_quantize, "copy": copy.copy}  # fmt: skip
+    parts = functions(helpers, "factorize_hessian", "column_scale_window", "apply_activation_ordering", **given)
+    theirs = functions(main, "quantize_weight", "gptq_block_update", **given | vars(parts))
+    how = scheme(compressed, num_bits=4, type="int", strategy="group", group_size=64, symmetric=True)
+    w, x = weights(), calibration()
+    scale, zero = their_scales(torch.from_numpy(w), 64, how)
+    products = torch.from_numpy((x.T @ x / len(x)).astype(f32))
+    made, _, fell_back = theirs.quantize_weight(
+        torch.from_numpy(w.copy())[None], products[None], scale[None], zero[None], None, how.weights
+    )
+    assert not fell_back.any()
+    ours = PACKED["pack_quantized"].decode(gptq(w, x, group=64), "fp32")
+    assert (ours == made[0].numpy()).mean() > 0.999
+    lost = [np.square(x @ (one - w).T).sum() for one in (ours, made[0].numpy())]
+    assert lost[0] == pytest.approx(lost[1], rel=0.01)
+
+
+def test_bytes_of_awq_are_scaled_as_autoawq_scales_them(tmp_path: Path) -> None:
+    [quantizer] = sources("autoawq", tmp_path, "awq/quantize/quantizer.py")
+    names = ("_compute_best_scale", "_compute_loss", "pseudo_quantize_tensor")
+    theirs = functions(quantizer, *names, torch=torch, nn=torch.nn, Optional=Any, List=list, Dict=dict, logging=None)
+    w, x, group = weights(), calibration().astype(f32), 64
+    layer = torch.nn.Linear(256, 64, bias=False)
+    layer.weight.data, given = torch.from_numpy(w.copy()), torch.from_numpy(x)
+    how = SimpleNamespace(group_size=group, zero_point=True, w_bit=4, duo_scaling=True, max_chunk_memory=1 << 30)
+    how.pseudo_quantize_tensor = lambda weight: theirs.pseudo_quantize_tensor(how, weight)
+    how._compute_loss = lambda *of: theirs._compute_loss(how, *of)
+    how._module_forward = lambda inputs, module, _: module(inputs)
+    ratios = np.abs(w).reshape(64, -1, group)
+    own = torch.from_numpy((ratios / (ratios.max(-1, keepdims=True) + f32(1e-6))).reshape(w.shape)).mean(0)
+    with torch.no_grad():
+        scales = theirs._compute_best_scale(how, given, own, given.abs().mean(0), layer, [layer], layer(given))
+    parts, ours = awq(w, x, group=group)
+    np.testing.assert_allclose(ours, scales.numpy(), rtol=1e-5)
+    changes = [np.square(x @ (PACKED["awq"].decode(p, "fp32") / s - w).T).mean() for p, s in (
+        (parts, ours), (PACKED["awq"].encode(w, group=group, zero_point=True), f32(1)))]  # fmt: skip
+    assert changes[0] < 0.7 * changes[1]
 
 
 BITSANDBYTES = """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ..lazily import index
 from . import ggml, kquants, nf4, packed
+from .calibrated import awq, gptq
 from .packed import Packed
 from .record import Stored
 
@@ -21,6 +22,6 @@ STORED: dict[str, Stored] = {one.name: one for one in (*ggml.RECORDS, *kquants.R
 PACKED: dict[str, Packed] = {one.name: one for one in packed.LAYOUTS}
 """Every layout of several tensors by its name."""
 
-__all__ = ["GGML", "PACKED", "STORED", "Packed", "Stored"]
+__all__ = ["GGML", "PACKED", "STORED", "Packed", "Stored", "awq", "gptq"]
 
 index(__name__)
