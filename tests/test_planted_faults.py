@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from fplab import LabError
@@ -172,3 +173,42 @@ def test_two_ranks_of_tensor_parallel_are_one_process_to_the_bit(dtype: torch.dt
     assert way.ends[1] == 0  # in one process the output of the ranks, all of it, to the bit
     assert way.ends[0] > 0
     assert [row.layer for row in way.rows if row.own > 0] == ["layers.0.down"]
+
+
+def on_sequences(rank: int, folder: str, dtype: torch.dtype) -> None:
+    """One of four ranks whose sums are scattered over the tokens."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=4, init_method=f"file://{folder}/meeting")
+    model, x = split(dtype)
+    plan = {"up": ColwiseParallel(), "down": RowwiseParallel(output_layouts=Shard(1))}
+    parallelize_module(model.layers[0], init_device_mesh("cpu", (4,)), plan)
+
+    def gathered(_: torch.nn.Module, given: object, part: torch.Tensor) -> torch.Tensor:
+        parts = [torch.empty_like(part) for _ in range(4)]
+        dist.all_gather(parts, part.contiguous())
+        return torch.cat(parts, 1)
+
+    model.layers[0].down.register_forward_hook(gathered)
+    with torch.no_grad():
+        torch.save(model(x), f"{folder}/output-{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_four_ranks_of_sequence_parallel_are_one_process_to_the_bit(dtype: torch.dtype, tmp_path) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        torch.multiprocessing.spawn(on_sequences, (str(tmp_path), dtype), 4)
+        (model, x), real = split(dtype), torch.load(tmp_path / "output-3.pt")
+        way = {"tensor_parallel": 4, "rowwise": ("layers.0.down",)}
+        outputs = [
+            explain(model, x, {}, {**way, **more}, lambda net, x: (net(x) - real).abs().max(), progress=str)
+            for more in ({"sequence_parallel": True}, {})
+        ]
+    finally:
+        torch.set_num_threads(threads)
+    assert outputs[0].ends[1] == 0  # all of the ranks' output, to the bit
+    assert outputs[0].ends[0] > 0
+    assert outputs[1].ends[1] > 0  # added in the order of the ranks it is another
+    assert [row.layer for row in outputs[0].rows if row.own > 0] == ["layers.0.down"]

@@ -153,7 +153,7 @@ def _way(option: str, given: list[str]) -> dict[str, Any]:
         whole = int(value) if value.isdecimal() and len(value) < 20 else value
         if name == "split_k":
             found["plan"] = Plan(split_k=integer(name, whole, 1, 1 << 16))
-        elif name == "compiled":
+        elif name in ("compiled", "sequence_parallel"):
             found[name] = {"True": True, "False": False}.get(value, value)
         else:
             found[name] = whole if name in ("rows", "tensor_parallel") else value

@@ -31,7 +31,7 @@ from .compiled import Fused
 from .layer_errors import undisturbed
 from .tensors import equal, floating, norm, spelt, wide
 
-OWN = ("model", "around", "rows", "tensor_parallel", "rowwise", "compiled")
+OWN = ("model", "around", "rows", "tensor_parallel", "rowwise", "sequence_parallel", "compiled")
 ROWWISE = ("*o_proj", "*out_proj", "*down_proj", "*c_proj", "*linear2", "*fc2", "*.down", "*.o", "*.wo", "*.w2")
 SETTINGS = tuple(inspect.signature(emulate).parameters)
 
@@ -47,7 +47,8 @@ class Way:
     ``lambda: torch.autocast("cpu", torch.bfloat16)``. ``rows``: layers without layers inside them are called with so
     many rows of the batch at a time, but for recurrent ones, whose states have no rows first. ``tensor_parallel``:
     linear layers whose path fits a pattern of ``rowwise`` (None: the usual names, :data:`ROWWISE`) compute as so many
-    ranks do: each a slice of k with its part of the bias, stored; then these are added in the order of the ranks.
+    ranks do: each a slice of k with its part of the bias, stored; then these are added in the order of the ranks, or
+    with ``sequence_parallel=True`` by a ring's reduce-scatter over the tokens, each of its parts ending at its rank.
     ``compiled``: True for what ``torch.compile`` changes: results that fused operations do not round to BF16 or FP16
     (see :mod:`fplab.nn.diagnose.compiled`).
 
@@ -58,7 +59,7 @@ class Way:
     def __init__(
         self, *, model: nn.Module | None = None, around: Callable[[], AbstractContextManager[Any]] | None = None,
         rows: int | None = None, tensor_parallel: int | None = None, rowwise: Sequence[str] | None = None,
-        compiled: bool | None = None, **settings: Any,
+        sequence_parallel: bool | None = None, compiled: bool | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         for name in settings:
             if name not in SETTINGS:
@@ -75,9 +76,12 @@ class Way:
         self.rows = None if rows is None else integer("rows", rows, 1, 1 << 30)
         ranks = None if tensor_parallel is None else integer("tensor_parallel", tensor_parallel, 1, 1 << 10)
         self.tensor_parallel, self.rowwise = ranks, None if rowwise is None else tuple(rowwise)
-        if compiled not in (None, False, True):
-            raise LabError(f"compiled={compiled!r} is not possible; allowed: True, False.")
-        self.compiled = compiled or None
+        for name, given in (("compiled", compiled), ("sequence_parallel", sequence_parallel)):
+            if given not in (None, False, True):
+                raise LabError(f"{name}={given!r} is not possible; allowed: True, False.")
+        if sequence_parallel and ranks is None:
+            raise LabError("sequence_parallel=True without ranks; say how many: tensor_parallel=4.")
+        self.compiled, self.sequence_parallel = compiled or None, sequence_parallel or None
         self.emulation()  # refuses what the GPU has no unit for
 
     def emulation(self) -> Emulation | None:
@@ -320,7 +324,7 @@ class Hybrid:
         forward, way = node.forward, self.whole.ways[side]
         rowwise = any(fnmatchcase(path, pattern) for pattern in way.rowwise or ROWWISE)
         if way.tensor_parallel is not None and rowwise and isinstance(module, nn.Linear):
-            forward = functools.partial(_row_parallel, module, way.tensor_parallel)
+            forward = functools.partial(_row_parallel, module, way.tensor_parallel, bool(way.sequence_parallel))
 
         @functools.wraps(forward)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -420,15 +424,22 @@ class Hybrid:
                 self.apart[name] = max(self.apart.get(name, 0.0), far)
 
 
-def _row_parallel(layer: nn.Linear, ranks: int, x: Tensor) -> Tensor:
-    """What ranks give together that have a slice of k each."""
+def _row_parallel(layer: nn.Linear, ranks: int, scatters: bool, x: Tensor) -> Tensor:
+    """What ranks give together that have a slice of k each, summed rank by rank, or by a ring over the tokens."""
     size = layer.in_features // ranks
     if layer.in_features % ranks:
         raise LabError(f"tensor_parallel={ranks} does not divide {layer.in_features}, a layer's inputs.")
     bias = None if layer.bias is None else layer.bias / ranks
     slices = zip(x.split(size, -1), layer.weight.split(size, 1), strict=True)
     parts = [nn.functional.linear(k.contiguous(), weight.contiguous(), bias) for k, weight in slices]
-    return functools.reduce(torch.add, parts)
+    if not scatters:
+        return functools.reduce(torch.add, parts)
+    count = x.shape[-2] if x.dim() > 1 else 1
+    if count % ranks:
+        raise LabError(f"sequence_parallel=True with {ranks} ranks does not divide {count} tokens.")
+    tokens = zip(*(part.chunk(ranks, -2) for part in parts), strict=True)
+    rings = ([own[(rank - 1 - turn) % ranks] for turn in range(ranks)] for rank, own in enumerate(tokens))
+    return torch.cat([functools.reduce(torch.add, ring) for ring in rings], -2)
 
 
 def _has_rows(x: Any, n: int) -> bool:
