@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from torch.utils._dtype_abbrs import dtype_abbrs
-
 from ...errors import LabError, reason
 from ...storage import contents
 from ...words import say
@@ -24,7 +22,11 @@ NO_HASHES = say(
     "it does not say of every tensor its number and hash, as DebugMode(record_ids=True) does within "
     "DebugMode.log_tensor_hashes(hash_inputs=True)"
 )
-DTYPES = {short: str(dtype).removeprefix("torch.") for dtype, short in dtype_abbrs.items()}
+DTYPES = {
+    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2", "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "u8": "uint8", "b8": "bool",
+    "c64": "complex64", "c128": "complex128",
+}  # fmt: skip
 MODULE = re.compile(r"\[nn\.Mod\] (\S+)")
 CALL = re.compile(r"(\w+)::([\w.]+)\((.*?)\)(?=  ->  |  # |$)(?:  ->  (.*?))?(?:  # (\{.*\}))?$")
 TENSOR = re.compile(r"'?t\$(\d+): (\w+)\[([\d, ]*)\]'?")
