@@ -132,9 +132,17 @@ class Operations(DispatchMode):
 # --- modules ----------------------------------------------------------------------------------------------------------
 
 
+def is_compiled(layer: nn.Module) -> bool:
+    """Whether a module is one that ``torch.compile`` gave, around the one that it was made of."""
+    return type(layer).__name__ == "OptimizedModule"
+
+
 @dataclass(eq=False)
 class Names:
-    """``of``: the names of modules, parts of a model by their path in it, the model itself by its class."""
+    """``of``: the names of modules, parts of a model by their path in it, the model itself by its class.
+
+    A module that ``torch.compile`` gave has the name of the one that it was made of.
+    """
 
     of: weakref.WeakKeyDictionary[nn.Module, str] = field(default_factory=weakref.WeakKeyDictionary)
     _classes: Counter[str] = field(default_factory=Counter)
@@ -153,14 +161,16 @@ class Names:
         for path, layer in root.named_modules():
             if layer in self.of:
                 continue
+            inner = layer._orig_mod if is_compiled(layer) else layer
+            path = path.replace("_orig_mod.", "")
             if path and path in self._paths:  # of another model's part
                 path = f"{self.of[root]}.{path}"
             elif not path:
-                self._classes[type(layer).__name__] += 1
-                path = f"{type(layer).__name__} {self._classes[type(layer).__name__]}"
+                self._classes[type(inner).__name__] += 1
+                path = f"{type(inner).__name__} {self._classes[type(inner).__name__]}"
             self._paths.add(path)
-            self.of[layer] = path
-            result.append((path, layer))
+            self.of[layer] = self.of[inner] = path
+            result.append((path, inner))
         return result
 
 

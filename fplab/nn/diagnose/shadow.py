@@ -30,8 +30,8 @@ from .tensors import among, floating, wide
 
 Tensor = torch.Tensor
 NO_COMPILER = part(
-    "torch.compile inside fplab.nn.shadow: a compiled model runs kernels of its own, whose results have no companions. "
-    "Call the model that is not compiled, or torch.compiler.set_stance('force_eager') inside the block."
+    "torch.compile compiles inside fplab.nn.shadow, and its kernels' results have no companions. Call torch.compile "
+    "before the block: in it a compiled model runs what it was compiled from."
 )
 UNFOLLOWED = (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError)  # what has no float64 form
 ORDER = (

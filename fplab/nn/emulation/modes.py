@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -61,8 +62,8 @@ _LSTM = frozenset({torch._VF.lstm, torch.lstm})
 _LINEAR = functional.linear
 _HOOKED = "fplab emulation"  # key of a node's metadata
 NO_COMPILER = part(
-    "torch.compile inside fplab.nn.emulate: a compiled model runs kernels of its own, whose products cannot be "
-    "emulated. Call the model that is not compiled, or torch.compiler.set_stance('force_eager') inside the block."
+    "torch.compile compiles inside fplab.nn.emulate, and its kernels' products cannot be emulated. Call torch.compile "
+    "before the block: in it a compiled model runs what it was compiled from."
 )
 
 _OWNERS = {"torch": torch, "torch.Tensor": torch.Tensor, "torch.nn.functional": functional}
@@ -415,29 +416,16 @@ def working() -> bool:
     return _LOCAL.busy
 
 
-class _Refusing:
-    """A compiler backend that is asked for its name at every call of a compiled function, and refuses."""
-
-    def __init__(self, refused: str) -> None:
-        self._refused = refused
-
-    @property
-    def compiler_name(self) -> str:
-        raise LabError(self._refused)
-
-    def __call__(self, *args: Any) -> Any:
-        raise LabError(self._refused)
-
-
 def demand_eager(refused: str = NO_COMPILER, undo: ExitStack | None = None) -> None:
-    """An error inside a compiled function; and until ``undo``, for calls of compiled functions.
+    """An error inside a compiled function; and until ``undo``, compiled ones run what they were compiled from.
 
     torch itself would run these uncompiled or, if a cache says so, as they are.
     """
     if torch.compiler.is_compiling() or get_eval_frame_callback() is not None:
         raise LabError(refused)
     if undo is not None and "torch._dynamo" in sys.modules:  # else nothing is compiled yet, and what will be comes here
-        undo.enter_context(torch.compiler.set_stance("default", force_backend=_Refusing(refused)))
+        warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
+        undo.enter_context(torch.compiler.set_stance("force_eager"))
 
 
 def _tensors(args: Any) -> Iterator[torch.Tensor]:

@@ -24,6 +24,7 @@ _ASKED_BY = {
     "attention": (
         "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"
     ),
+    "compiled": ("compiled",),
     "vectors": ("mv", "dot", "vdot", "addmv"),
 }  # fmt: skip
 HEADS = (
@@ -183,13 +184,14 @@ class Log:
         self._seen[layer, phase, operation, "", None, None] += 1
         self._step[phase, ""] += 1
 
-    def report(self) -> Report:
-        """All so far."""
+    def report(self, compiled: bool = False) -> Report:
+        """All so far; ``compiled``: whether a model was one that ``torch.compile`` gave."""
         rows = tuple(
             Row(layer, phase, operation, unit, shape, count, why)
             for (layer, phase, operation, unit, shape, why), count in self._seen.items()
         )
         names = {row.operation for row in rows if row.unit}
+        names |= {"compiled"} if names and compiled else set()
         asked = {q: text for q, text in QUESTIONS.items() if q not in _ASKED_BY or names & set(_ASKED_BY[q])}
         steps = tuple(tuple(Used(*key, n) for key, n in step.items()) for step in (*self._steps, self._step) if step)
         return Report(rows, asked if names else {}, steps)

@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import LabError
 from ...scaled import Scaled
 from ...tensorcore.models import Model
+from ..tracer import is_compiled
 from .call_sites import CallSites, Step
 from .choices import Choices
 from .delayed import Amaxes
@@ -38,7 +39,7 @@ class Run:
 
     def report(self) -> Report:
         """What has been computed so far, by layer, pass and operation, backward passes after the block included."""
-        return self.log.report()
+        return self.log.report(any(map(is_compiled, self.sites.names.of)))
 
     def new_step(self) -> None:
         """What comes now is another step's."""
