@@ -106,7 +106,7 @@ class DispatchMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # torch would load its compiler for every block; a compiled call is refused anyway
+        return False  # torch would load its compiler for every block; a compiled call runs uncompiled anyway
 
 
 class Operations(DispatchMode):
