@@ -40,6 +40,7 @@ PARTS = {
         "test_distributed.py", "test_parallel_gloo.py",
         "test_planted_faults.py::test_two_ranks_of_tensor_parallel_are_one_process_to_the_bit",
         "test_planted_faults.py::test_four_ranks_of_sequence_parallel_are_one_process_to_the_bit",
+        "test_planted_faults.py::test_two_ranks_of_expert_parallel_are_one_process_to_the_bit",
         "test_snippets.py::test_it_runs[fsdp]",
         "test_model_families.py::test_a_drawn_model_on_two_ranks_multiplies_what_its_modules_define",
         "test_model_families.py::test_a_family_trains_under_fsdp2_in_the_bits_of_one_process",

@@ -378,6 +378,7 @@ def compiled_in_part():
         (lambda: explain(of(0), tokens(0), 3, H100), r"a is a int; pass Way\(gpu='H100'\) or a mapping"),
         (lambda: explain(of(0), tokens(0), {}, {"gpus": "H100"}), "unknown setting of a way 'gpus'"),
         (lambda: explain(of(0), tokens(0), {}, {"tensor_parallel": 0}), "tensor_parallel=0 is not possible"),
+        (lambda: explain(of(0), tokens(0), {}, {"expert_parallel": 0}), "expert_parallel=0 is not possible"),
         (lambda: explain(of(0), tokens(0), {}, {"sequence_parallel": True}), "sequence_parallel=True without ranks"),
         (lambda: explain(nn.Linear(4, 2), torch.ones(3, 4), {}, {"tensor_parallel": 2, "rowwise": ("",),
                                                                  "sequence_parallel": True}),

@@ -194,6 +194,66 @@ def on_sequences(rank: int, folder: str, dtype: torch.dtype) -> None:
     dist.destroy_process_group()
 
 
+def experts(dtype: torch.dtype) -> tuple[torch.nn.Module, torch.Tensor]:
+    """A Mixtral of one layer and eight experts, of which each token asks four."""
+    torch.manual_seed(3)
+    from family_steps import library
+
+    transformers = library("transformers")
+    config = transformers.MixtralConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, num_local_experts=8, num_experts_per_tok=4, max_position_embeddings=32,
+    )  # fmt: skip
+    config._experts_implementation = "eager"
+    model = transformers.MixtralForCausalLM(config).to(dtype).eval()
+    return model, torch.randint(64, (2, 12))
+
+
+def on_experts(rank: int, folder: str, dtype: torch.dtype) -> None:
+    """One of two ranks with half of the experts; the others' weights are not there."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{folder}/meeting")
+    model, x = experts(dtype)
+    layer = model.model.layers[0].mlp.experts
+    with torch.no_grad():
+        for weight in (layer.gate_up_proj, layer.down_proj):
+            weight[4 * (1 - rank) : 4 * (2 - rank)] = torch.nan
+
+    def own(_: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        hidden, index, weights = given
+        mine = index // 4 == rank
+        return hidden, torch.where(mine, index, 8), weights * mine
+
+    def added(_: torch.nn.Module, given: object, part: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(part)
+        return part
+
+    layer.register_forward_pre_hook(own)
+    layer.register_forward_hook(added)
+    with torch.no_grad():
+        torch.save(model(x).logits, f"{folder}/output-{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_two_ranks_of_expert_parallel_are_one_process_to_the_bit(dtype: torch.dtype, tmp_path) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        torch.multiprocessing.spawn(on_experts, (str(tmp_path), dtype), 2)
+        (model, x), real = experts(dtype), torch.load(tmp_path / "output-1.pt")
+
+        def far(net: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+            return (net(x).logits - real).abs().max()
+
+        way = explain(model, x, {}, {"expert_parallel": 2}, far, progress=str)
+    finally:
+        torch.set_num_threads(threads)
+    assert way.ends[1] == 0
+    assert way.ends[0] > 0
+    assert [row.layer for row in way.rows if row.alone] == ["model.layers.0.mlp.experts"]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_four_ranks_of_sequence_parallel_are_one_process_to_the_bit(dtype: torch.dtype, tmp_path) -> None:
     threads = torch.get_num_threads()

@@ -156,7 +156,7 @@ def _way(option: str, given: list[str]) -> dict[str, Any]:
         elif name in ("compiled", "sequence_parallel"):
             found[name] = {"True": True, "False": False}.get(value, value)
         else:
-            found[name] = whole if name in ("rows", "tensor_parallel") else value
+            found[name] = whole if name in ("rows", "tensor_parallel", "expert_parallel") else value
     return found
 
 

@@ -31,8 +31,9 @@ from .compiled import Fused
 from .layer_errors import undisturbed
 from .tensors import equal, floating, norm, spelt, wide
 
-OWN = ("model", "around", "rows", "tensor_parallel", "rowwise", "sequence_parallel", "compiled")
+OWN = ("model", "around", "rows", "tensor_parallel", "rowwise", "sequence_parallel", "expert_parallel", "compiled")
 ROWWISE = ("*o_proj", "*out_proj", "*down_proj", "*c_proj", "*linear2", "*fc2", "*.down", "*.o", "*.wo", "*.w2")
+EXPERTS = ["hidden_states", "top_k_index", "top_k_weights"]  # what transformers call a layer's experts with
 SETTINGS = tuple(inspect.signature(emulate).parameters)
 
 
@@ -49,6 +50,8 @@ class Way:
     linear layers whose path fits a pattern of ``rowwise`` (None: the usual names, :data:`ROWWISE`) compute as so many
     ranks do: each a slice of k with its part of the bias, stored; then these are added in the order of the ranks, or
     with ``sequence_parallel=True`` by a ring's reduce-scatter over the tokens, each of its parts ending at its rank.
+    ``expert_parallel``: experts as transformers keep them, modules with ``num_experts`` that are called with tokens,
+    their experts and weights, lie on so many ranks, neighbours together; the ranks' sums are added in their order.
     ``compiled``: True for what ``torch.compile`` changes: results that fused operations do not round to BF16 or FP16
     (see :mod:`fplab.nn.diagnose.compiled`).
 
@@ -59,7 +62,8 @@ class Way:
     def __init__(
         self, *, model: nn.Module | None = None, around: Callable[[], AbstractContextManager[Any]] | None = None,
         rows: int | None = None, tensor_parallel: int | None = None, rowwise: Sequence[str] | None = None,
-        sequence_parallel: bool | None = None, compiled: bool | None = None, **settings: Any,
+        sequence_parallel: bool | None = None, expert_parallel: int | None = None, compiled: bool | None = None,
+        **settings: Any,
     ) -> None:  # fmt: skip
         for name in settings:
             if name not in SETTINGS:
@@ -76,6 +80,9 @@ class Way:
         self.rows = None if rows is None else integer("rows", rows, 1, 1 << 30)
         ranks = None if tensor_parallel is None else integer("tensor_parallel", tensor_parallel, 1, 1 << 10)
         self.tensor_parallel, self.rowwise = ranks, None if rowwise is None else tuple(rowwise)
+        self.expert_parallel = (
+            None if expert_parallel is None else integer("expert_parallel", expert_parallel, 1, 1 << 10)
+        )
         for name, given in (("compiled", compiled), ("sequence_parallel", sequence_parallel)):
             if given not in (None, False, True):
                 raise LabError(f"{name}={given!r} is not possible; allowed: True, False.")
@@ -325,6 +332,8 @@ class Hybrid:
         rowwise = any(fnmatchcase(path, pattern) for pattern in way.rowwise or ROWWISE)
         if way.tensor_parallel is not None and rowwise and isinstance(module, nn.Linear):
             forward = functools.partial(_row_parallel, module, way.tensor_parallel, bool(way.sequence_parallel))
+        if way.expert_parallel is not None and list(inspect.signature(forward).parameters) == EXPERTS:
+            forward = functools.partial(_expert_parallel, forward, module.num_experts, way.expert_parallel)
 
         @functools.wraps(forward)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -440,6 +449,21 @@ def _row_parallel(layer: nn.Linear, ranks: int, scatters: bool, x: Tensor) -> Te
     tokens = zip(*(part.chunk(ranks, -2) for part in parts), strict=True)
     rings = ([own[(rank - 1 - turn) % ranks] for turn in range(ranks)] for rank, own in enumerate(tokens))
     return torch.cat([functools.reduce(torch.add, ring) for ring in rings], -2)
+
+
+def _expert_parallel(forward: Any, experts: int, ranks: int, hidden: Tensor, index: Tensor, weights: Tensor) -> Tensor:
+    """What ranks give together that have neighbouring experts each: where another's are asked for, theirs give nothing.
+
+    An index beyond the experts is one that transformers pass over.
+    """
+    if experts % ranks:
+        raise LabError(f"expert_parallel={ranks} does not divide {experts}, a layer's experts.")
+    owner = index // (experts // ranks)
+    parts: list[Tensor] = [
+        forward(hidden, torch.where(owner == rank, index, experts), torch.where(owner == rank, weights, 0))
+        for rank in range(ranks)
+    ]
+    return functools.reduce(torch.add, parts)
 
 
 def _has_rows(x: Any, n: int) -> bool:
