@@ -83,7 +83,7 @@ PARTS = {
         "test_uncompiled.py::test_a_first_call_compiles_nothing",
         "test_uncompiled.py::test_a_kernel_in_the_cache_makes_all_products",
         "test_dumps.py::test_a_compiled_model_is_refused_in_words",
-        "test_nn_emulate_refused.py::test_torch_compile_is_refused_cached_or_not",
+        "test_nn_emulate_refused.py::test_what_was_compiled_before_a_block_is_emulated_cached_or_not",
         "test_optimizer_base.py::test_the_compiler_of_torch_is_imported_by_those_alone_who_compile",
         "test_shadow.py::test_torch_compile_is_refused_cached_or_not",
         "test_structure.py::test_a_long_compilation_says_how_far_it_is_and_is_cached",

@@ -121,7 +121,9 @@ const accumulationPicture = (state) => {
     lines.push([say("error"), signed(error) + relative]);
   }
   lines.push([say("stalls"), stallOf(curve, state)]);
-  return panel(title(`${withCommas(state.n)} × ${state.term}: ${state.format}, ${state.accumulate} ${state.order}`),
+  const orders = { sequential: sayOf("option", "sequential"), pairwise: sayOf("option", "pairwise"), blocked: sayOf("option", "blocked") };
+  const how = listed(state.format, state.accumulate, orders[state.order] ?? state.order);
+  return panel(title(afterColon(`${withCommas(state.n)} × ${state.term}`, how)),
     sumsOf(curve, state), facts(lines), note(say("Dashed: exact. Solid: computed.")));
 };
 board("accumulation", accumulationPicture);
