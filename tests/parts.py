@@ -27,7 +27,7 @@ PARTS = {
     # Clean environments and copies of the package; the tools and servers of others.
     "environments": (
         "test_publishing.py", "test_wheel.py", "test_portable.py", "test_strangers.py", "test_stored.py::test_bytes_*",
-        "test_packed.py::test_bytes_*",
+        "test_packed.py::test_bytes_*", "test_tapered.py::test_codes_and_roundings_are_softposits",
         "test_stored.py::test_files_*", "test_checkpoint.py::test_trained_weights_that_packages_ship",
         "test_one_file.py::test_the_one_file_records_where_only_torch_and_numpy_are",
         "test_lab.py::test_the_lab_is_served_with_its_token_and_ends_with_its_command",
@@ -88,6 +88,9 @@ PARTS = {
         "test_shadow.py::test_torch_compile_is_refused_cached_or_not",
         "test_structure.py::test_a_long_compilation_says_how_far_it_is_and_is_cached",
         "test_structure.py::test_an_edit_of_a_callee_in_another_file_is_noticed",
+        "test_two_paths.py::test_dumps_of_eager_and_compiled_*", "test_two_paths.py::test_fused_chains_*",
+        "test_two_paths.py::test_what_compiling_changes_*", "test_two_paths.py::test_what_is_left_is_stated",
+        "test_two_paths.py::test_when_results_are_stored_decides_on_bits",
     ),
     # Devices' kernels, compiled for the CPU and for CUDA.
     "device": (
