@@ -98,8 +98,11 @@ PARTS = {
         "test_inference.py::test_a_users_accelerator",
         "test_tensorcore_fields.py::test_a_changed_field_changes_what_devices_compute",
     ),
-    # That every other unit differs in the first rows of each unit's vectors.
-    "vectors": ("test_vectors.py::test_every_decision_of_every_unit_shows_in_the_first_rows",),
+    # That every other unit differs in the first rows of each unit's vectors, and that these are the oracles'.
+    "vectors": (
+        "test_vectors.py::test_every_decision_of_every_unit_shows_in_the_first_rows",
+        "test_vectors.py::test_quantisers_are_the_oracles_*", "test_vectors.py::test_results_are_the_oracles",
+    ),
     # Faults planted in simulators, and units of every algorithm under test.
     "conform": (
         "test_conform.py::test_faults_of_a_strangers_simulator_are_told_by_name",
@@ -131,7 +134,10 @@ PARTS = {
     # Runs trained to their end, after a forecast of it.
     "forecasts": ("test_forecast.py::test_the_cookbook_has_the_outcome_of_every_run",),
     # What `make bench` measures, at a toy size.
-    "benchmarks": ("test_benchmarks.py::test_every_other_benchmark_runs_to_its_end_at_toy_size",),
+    "benchmarks": (
+        "test_benchmarks.py::test_every_other_benchmark_runs_to_its_end_at_toy_size",
+        "test_benchmarks.py::test_the_peak_of_a_process_is_its_own",
+    ),
     # What `make prove` proves, on a slice; the oracle on each of the 48,000 recorded results, as the kernels have them.
     "proofs": ("test_corpus.py::test_oracle", "test_prove.py::test_a_slice_of_every_proof"),
 }  # fmt: skip
