@@ -438,6 +438,9 @@ def test_parts_may_lie_in_several_shards_and_experts_stay_as_they_are(tmp_path: 
         ("bnb_nf4", "weight.quant_state.bitsandbytes__nf4", np.frombuffer(b"[" * 999, np.uint8), "cannot be read"),
         ("bnb_nf4", "weight.quant_state.bitsandbytes__nf4", np.frombuffer(b"{}", np.uint8), "has the shape None"),
         ("bnb_nf4", "weight.nested_absmax", np.zeros(0, f32), "cannot be read"),
+        ("pack_quantized", "weight_shape", np.array([64, 7]), "7 codes in 32 words have no one number of bits, 1 to 8"),
+        ("pack_quantized", "weight_scale", np.ones((64, 3), f32), "3 groups do not divide 256 inputs"),
+        ("gptq", "g_idx", np.zeros(8, np.int32), "8 codes in 32 words have no one number of bits"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(name: str, part: str, value: Any, text: str, tmp_path: Path) -> None:

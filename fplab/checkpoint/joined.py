@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import LabError, summary
 from ..storage import contents
 from ..stored import PACKED, Packed
-from ..stored.packed import BNB
+from ..stored.packed import BNB, bits_of
 from .tensor import FLOATS, Tensor, reading, shaped
 
 Array = np.ndarray[Any, Any]
@@ -62,10 +62,12 @@ class Joined(Tensor):
             state = json.loads(_small(of[f"weight.{BNB}{layout.name[4:]}"]).tobytes())
             how["offset"] = state["nested_offset"]
         elif "qzeros" in of:
-            how |= {"bits": 32 * of["qzeros"].shape[1] // self.shape[0], "group": inputs // of["scales"].shape[0]}
+            long = of["qweight"].shape[0]
+            bits = 4 if self.stored == "awq" else bits_of(long, inputs)
+            how |= {"bits": bits, "group": inputs // of["scales"].shape[0]}
         elif "weight_packed" in of:
             groups = of["weight_scale"].shape[-1]
-            how |= {"bits": 32 * of["weight_packed"].shape[1] // inputs, "group": inputs // groups}
+            how |= {"bits": bits_of(of["weight_packed"].shape[1], inputs), "group": inputs // groups}
         chosen = how["group"] < inputs or "weight_packed" in of or "qzeros" in of
         for zero in (False, True) if chosen else (False,):
             with suppress(LabError), np.errstate(all="ignore"):
@@ -155,8 +157,9 @@ def _shape(layout: str, parts: Found, base: str) -> tuple[int, ...]:
     first = parts[PACKED[layout].needs[0]]
     if layout in ("gptq", "gptq_v2"):
         outputs = parts["scales"].shape[1]
-        bits = 32 * parts["qzeros"].shape[1] // max(outputs, 1)
-        return outputs, parts["g_idx"].count if "g_idx" in parts else 32 * first.shape[0] // max(bits, 1)
+        if "g_idx" in parts:
+            return outputs, parts["g_idx"].count
+        return outputs, 32 * first.shape[0] // bits_of(parts["qzeros"].shape[1], outputs)
     if layout == "awq":
         return parts["scales"].shape[1], first.shape[0]
     if layout == "nvfp4_pack":

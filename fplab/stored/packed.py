@@ -58,10 +58,23 @@ def of_words(packed: Array, bits: int, count: int) -> Array:
     return np.packbits(spread, axis=-1, bitorder="little")[..., 0]
 
 
-def grouped(codes: Array, scales: Array, dtype: str, index: Array | None = None) -> Array:
+def bits_of(packed: int, count: int) -> int:
+    """How many bits a code has, of which ``count`` fill so many words; an error where several numbers would do so."""
+    able = [bits for bits in range(1, 9) if -(-count * bits // 32) == packed]
+    if len(able) != 1:
+        raise LabError(f"{count:,} codes in {packed:,} words have no one number of bits, 1 to 8.")
+    return able[0]
+
+
+def groups_of(inputs: int, groups: int) -> Array:
+    """The group of each input where all groups are of one size."""
+    if not groups or inputs % groups:
+        raise LabError(f"{groups:,} groups do not divide {inputs:,} inputs.")
+    return np.arange(inputs) * groups // inputs
+
+
+def grouped(codes: Array, scales: Array, dtype: str, index: Array) -> Array:
     """Differences (outputs, inputs) times the scales (outputs, groups) of their groups, rounded to ``dtype``."""
-    if index is None:
-        index = np.arange(codes.shape[1]) * scales.shape[1] // codes.shape[1]
     product = codes.astype(f32) * np.take(scales, index, axis=1)
     return np.asarray(product if dtype == "fp32" else quantize(product, dtype).astype(f32))
 
@@ -112,14 +125,14 @@ def to_gptq(offset: int, w: Array, bits: int, group: int, zero_point: bool) -> d
 
 def of_gptq(offset: int, parts: Parts, dtype: str) -> Array:
     scales, outputs = parts["scales"], parts["scales"].shape[1]
-    index, long = parts.get("g_idx"), 32 * parts["qweight"].shape[0]
-    bits = 32 * parts["qzeros"].shape[1] // outputs if index is None else long // max(index.size, 1)
-    if not 1 <= bits <= 8 or -(-outputs * bits // 32) != parts["qzeros"].shape[1]:
+    index, long = parts.get("g_idx"), parts["qweight"].shape[0]
+    bits = bits_of(parts["qzeros"].shape[1], outputs) if index is None else bits_of(long, index.size)
+    if -(-outputs * bits // 32) != parts["qzeros"].shape[1]:
         raise LabError(f"zero points of shape {parts['qzeros'].shape} do not fit scales of shape {scales.shape}.")
-    inputs = long // bits if index is None else index.size
+    inputs = 32 * long // bits if index is None else index.size
     codes = of_words(parts["qweight"].T, bits, inputs)
     zeros = (of_words(parts["qzeros"], bits, outputs).astype(np.int16) + offset) & (2**bits - 1)
-    index = np.arange(inputs) * len(scales) // inputs if index is None else index
+    index = groups_of(inputs, len(scales)) if index is None else index
     if index.size and not 0 <= index.min() <= index.max() < len(scales):
         raise LabError(f"g_idx names groups from {index.min()} to {index.max()}; there are {len(scales)}.")
     return grouped(codes - np.take(zeros.T, index, axis=1), scales.T, dtype, index)
@@ -139,8 +152,8 @@ def of_awq(parts: Parts, dtype: str) -> Array:
     codes, zeros = (of_words(parts[name], 4, outputs).astype(np.int16) for name in ("qweight", "qzeros"))
     back = np.argsort(AWQ_ORDER)
     codes, zeros = (x.reshape(len(x), -1, 8)[..., back].reshape(x.shape).T for x in (codes, zeros))
-    index = np.arange(codes.shape[1]) * zeros.shape[1] // codes.shape[1]
-    return grouped(codes - np.take(zeros, index, axis=1), parts["scales"].T, dtype)
+    index = groups_of(codes.shape[1], zeros.shape[1])
+    return grouped(codes - np.take(zeros, index, axis=1), parts["scales"].T, dtype, index)
 
 
 # --- compressed-tensors -------------------------------------------------------------------------------------------
@@ -175,11 +188,11 @@ def pack(codes: Array, scale: Array, zero: Array, bits: int, zero_point: bool) -
 
 def of_pack_quantized(parts: Parts, dtype: str) -> Array:
     outputs, inputs = map(int, parts["weight_shape"][-2:])
-    bits = 32 * parts["weight_packed"].shape[1] // inputs
+    bits = bits_of(parts["weight_packed"].shape[1], inputs)
     codes = of_words(parts["weight_packed"], bits, inputs).astype(np.int16)
     zeros = np.full((outputs, 1), 2 ** (bits - 1), np.int16)
     scales, index = parts["weight_scale"].reshape(outputs, -1), parts.get("weight_g_idx")
-    index = np.arange(inputs) * scales.shape[1] // inputs if index is None else index
+    index = groups_of(inputs, scales.shape[1]) if index is None else index
     if (packed := parts.get("weight_zero_point")) is not None:
         zeros = np.take(of_words(packed.T, bits, outputs).T.astype(np.int16), index, axis=1)
     return grouped(codes - zeros, scales, dtype, index)
@@ -218,7 +231,8 @@ def of_nvfp4(parts: Parts, dtype: str) -> Array:
     packed = parts["weight_packed"]
     codes = unpack_int4(packed.reshape(-1), 2 * packed.size, signed=False)
     values_of = of_codes(codes, "e2m1").reshape(len(packed), -1)
-    return grouped(values_of, parts["weight_scale"] / parts["weight_global_scale"].reshape(()), dtype)
+    scales = parts["weight_scale"] / parts["weight_global_scale"].reshape(())
+    return grouped(values_of, scales, dtype, groups_of(values_of.shape[1], scales.shape[1]))
 
 
 # --- bitsandbytes -------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from ...formats import FormatLike
 from ..bits import array, local
 from ..device.counting import DeviceBits, fetched
 from ..recipes import Recipe
-from ..tracer import scaled_losses, updates
+from ..tracer import is_compiled, scaled_losses, updates
 from .forecast import forecast
 from .format_advice import Limits
 from .format_counts import REACH
@@ -467,7 +467,7 @@ def _checked(model: Any, optimizer: Any, scaler: Any) -> tuple[Parameter, ...]:
     """The model's parameters, or an error that says what does not fit."""
     if not isinstance(model, nn.Module):
         raise LabError(f"model is a {type(model).__name__}; it must be a torch.nn.Module.")
-    if type(model).__name__ == "OptimizedModule":
+    if is_compiled(model):
         raise LabError("model is compiled, and torch.compile leaves hooks out; watch the module before compiling it.")
     if not callable(getattr(optimizer, "step", None)):
         raise LabError(f"optimizer is a {type(optimizer).__name__} without step(); pass what updates the parameters.")
