@@ -68,12 +68,11 @@ class Joined(Tensor):
         elif "weight_packed" in of:
             groups = of["weight_scale"].shape[-1]
             how |= {"bits": bits_of(of["weight_packed"].shape[1], inputs), "group": inputs // groups}
-        chosen = how["group"] < inputs or "weight_packed" in of or "qzeros" in of
-        for zero in (False, True) if chosen else (False,):
+        for zero in (False, True) if layout.chooses else (False,):
             with suppress(LabError), np.errstate(all="ignore"):
                 made = layout.decode(layout.encoder(whole, *(how | {"zero_point": zero}).values()), self.rounded_to)
                 words = f", {how['bits']} bits, groups of {how['group']}{', zero points' if zero else ''}"
-                yield f"{layout.name} (to nearest{words if chosen else ''})", made.reshape(-1)
+                yield f"{layout.name} (to nearest{words if layout.chooses else ''})", made.reshape(-1)
 
     def values(self, start: int = 0, stop: int | None = None) -> Array:
         with LOCK:
@@ -118,7 +117,7 @@ def _weight(base: str, layout: Packed, named: Found) -> Joined | None:
     """The weight of a module, if it has the tensors of a layout and they fit each other."""
     found = {name: named[f"{base}.{name}"] for name in (*layout.needs, *layout.knows) if f"{base}.{name}" in named}
     first = found.get(layout.needs[0])
-    if first is None or not all(name in found for name in layout.needs) or not _fits(layout.name, found):
+    if first is None or not all(name in found for name in layout.needs) or not _fits(layout, found):
         return None
     with reading(first.path):
         shape = _shape(layout.name, found, base)
@@ -129,27 +128,19 @@ def _weight(base: str, layout: Packed, named: Found) -> Joined | None:
     return Joined(name, shape, layout.name, first.path, first.offset, block=count, size=size, parts=(*found.items(),))
 
 
-def _fits(layout: str, parts: Found) -> bool:
+def _fits(layout: Packed, parts: Found) -> bool:
     """Whether dtypes and shapes are those of a layout: several have tensors of the same names."""
-    kinds = {name: part.stored for name, part in parts.items()}
-    flat = [len(part.shape) for part in parts.values()]
-    if layout in ("gptq", "gptq_v2", "awq"):
-        if kinds["qweight"] != "int32" or kinds["qzeros"] != "int32" or kinds["scales"] not in FLOATS:
-            return False
-        if max(flat) > 2 or any(len(parts[name].shape) != 2 for name in ("qweight", "qzeros", "scales")):
-            return False
-        packed, outputs = parts["qweight"].shape[1], parts["scales"].shape[1]
-        newer = layout != "awq" and _second_version(parts["qweight"].path)
-        return packed * 8 == outputs if layout == "awq" else packed == outputs and newer == (layout == "gptq_v2")
-    if layout == "pack_quantized":
-        return kinds["weight_packed"] == "int32" and len(parts["weight_packed"].shape) == 2
-    if layout == "nvfp4_pack":
-        return kinds["weight_packed"] == "uint8" and len(parts["weight_packed"].shape) == 2
-    if layout.startswith("bnb"):
-        return kinds["weight"] == "uint8"
-    weight = parts[PACKED[layout].needs[0]]
-    wanted = {"int8_row": ("int8",), "llm_int8": ("int8",), "torchao": ("int8", "e4m3", "e5m2")}
-    return len(weight.shape) == 2 and weight.stored in wanted.get(layout, ("e4m3", "e5m2"))
+    first = parts[layout.needs[0]]
+    if first.stored not in layout.codes or len(first.shape) != 2:
+        return False
+    if "qzeros" not in parts:
+        return True
+    zeros, scales = parts["qzeros"], parts["scales"]
+    if zeros.stored != "int32" or scales.stored not in FLOATS or (len(zeros.shape), len(scales.shape)) != (2, 2):
+        return False
+    if layout.name == "awq":
+        return first.shape[1] * 8 == scales.shape[1]
+    return first.shape[1] == scales.shape[1] and _second_version(first.path) == (layout.name == "gptq_v2")
 
 
 def _shape(layout: str, parts: Found, base: str) -> tuple[int, ...]:

@@ -289,16 +289,19 @@ def of_bnb(kind: str, parts: Parts, dtype: str) -> Array:
 class Packed:
     """A layout of several tensors a weight.
 
-    ``needs``, ``knows``: the names of the tensors that it has, and may have, after the module's. ``library``: whose
-    layout it is. ``encoder`` is None where :mod:`fplab.scaled` quantises.
+    ``needs``, ``knows``: the names of the tensors that it has, and may have, after the module's; the first one's are
+    the codes, of a dtype of ``codes``. ``library``: whose layout it is. ``chooses``: whether bits and groups are the
+    caller's. ``encoder`` is None where :mod:`fplab.scaled` quantises.
     """
 
     name: str
     needs: tuple[str, ...]
     knows: tuple[str, ...]
+    codes: tuple[str, ...]
     decoder: Callable[[Parts, str], Array] = field(repr=False)
     encoder: Callable[..., dict[str, Array]] | None = field(repr=False)
     library: str = ""
+    chooses: bool = False
 
     @quotes_call
     def decode(self, parts: Parts, dtype: str = "fp16") -> Array:
@@ -324,7 +327,7 @@ class Packed:
             raise LabError(f"{self.name} is written by scaled.quantize(...).packed().")
         if matrix.ndim != 2 or not matrix.size or not np.isfinite(matrix).all():
             raise LabError(f"w has shape {matrix.shape}; allowed: a matrix (outputs, inputs) of finite numbers.")
-        if matrix.shape[1] % group and self.name not in ("int8_row", "e4m3_row", "llm_int8"):
+        if self.chooses and matrix.shape[1] % group:
             raise LabError(f"w has rows of {matrix.shape[1]}, and group={group} does not divide them.")
         with np.errstate(all="ignore"):
             return self.encoder(matrix, bits, group, zero_point)
@@ -333,23 +336,26 @@ class Packed:
 CT, GPTQ, GROUPED = "compressed-tensors", "GPTQ, as gptqmodel packs it", ("qweight", "qzeros", "scales")
 NESTED_PARTS = ("weight.nested_absmax", "weight.nested_quant_map")
 STATE = ("weight", "weight.absmax", "weight.quant_map")
+INT32, FP8 = ("int32",), ("e4m3", "e5m2")  # dtypes of codes
 LAYOUTS = (
-    Packed("gptq", GROUPED, ("g_idx",), partial(of_gptq, 1), partial(to_gptq, 1), GPTQ),
-    Packed("gptq_v2", GROUPED, ("g_idx",), partial(of_gptq, 0), partial(to_gptq, 0), GPTQ),
-    Packed("awq", GROUPED, (), of_awq, to_awq, "AutoAWQ, GEMM"),
+    Packed("gptq", GROUPED, ("g_idx",), INT32, partial(of_gptq, 1), partial(to_gptq, 1), GPTQ, True),
+    Packed("gptq_v2", GROUPED, ("g_idx",), INT32, partial(of_gptq, 0), partial(to_gptq, 0), GPTQ, True),
+    Packed("awq", GROUPED, (), INT32, of_awq, to_awq, "AutoAWQ, GEMM", True),
     Packed("pack_quantized", ("weight_packed", "weight_scale", "weight_shape"), ("weight_zero_point", "weight_g_idx"),
-           of_pack_quantized, to_pack_quantized, CT),
-    Packed("nvfp4_pack", ("weight_packed", "weight_scale", "weight_global_scale"), (), of_nvfp4, None, CT),
-    Packed("int8_row", ("weight", "weight_scale"), (), partial(of_scaled, "weight", "weight_scale"),
+           INT32, of_pack_quantized, to_pack_quantized, CT, True),
+    Packed("nvfp4_pack", ("weight_packed", "weight_scale", "weight_global_scale"), (), ("uint8",), of_nvfp4, None, CT),
+    Packed("int8_row", ("weight", "weight_scale"), (), ("int8",), partial(of_scaled, "weight", "weight_scale"),
            partial(to_scaled, "int8"), CT),
-    Packed("e4m3_row", ("weight", "weight_scale"), (), partial(of_scaled, "weight", "weight_scale"),
+    Packed("e4m3_row", ("weight", "weight_scale"), (), FP8, partial(of_scaled, "weight", "weight_scale"),
            partial(to_scaled, "e4m3"), CT),
-    Packed("e4m3_block", ("weight", "weight_scale_inv"), (), partial(of_scaled, "weight", "weight_scale_inv"), None,
-           "DeepSeek, transformers"),
-    Packed("torchao", ("_weight_qdata", "_weight_scale"), ("_weight_zero_point",),
+    Packed("e4m3_block", ("weight", "weight_scale_inv"), (), FP8, partial(of_scaled, "weight", "weight_scale_inv"),
+           None, "DeepSeek, transformers"),
+    Packed("torchao", ("_weight_qdata", "_weight_scale"), ("_weight_zero_point",), ("int8", *FP8),
            partial(of_scaled, "_weight_qdata", "_weight_scale"), None, "torchao, Int8Tensor and Float8Tensor"),
-    Packed("llm_int8", ("weight", "SCB"), (), of_llm_int8, to_llm_int8, "bitsandbytes, int8_vectorwise_quant"),
-    *(Packed(f"bnb_{kind[:3]}", (*STATE, f"weight.{BNB}{kind[:3]}"), NESTED_PARTS, partial(of_bnb, kind[:3]),
-             partial(to_nested, kind), "bitsandbytes, quantize_4bit") for kind in ("nf4", "fp4_bnb")),
+    Packed("llm_int8", ("weight", "SCB"), (), ("int8",), of_llm_int8, to_llm_int8,
+           "bitsandbytes, int8_vectorwise_quant"),
+    *(Packed(f"bnb_{kind[:3]}", (*STATE, f"weight.{BNB}{kind[:3]}"), NESTED_PARTS, ("uint8",),
+             partial(of_bnb, kind[:3]), partial(to_nested, kind), "bitsandbytes, quantize_4bit")
+      for kind in ("nf4", "fp4_bnb")),
 )  # fmt: skip
 """Their records."""
