@@ -148,21 +148,17 @@ def split(dtype: torch.dtype) -> tuple[planted_faults.Net, torch.Tensor]:
     return planted_faults.Net("gpt", 32, 4, 1).eval().to(dtype), torch.randint(64, (2, 8))
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_two_ranks_of_tensor_parallel_are_one_process_to_the_bit(dtype: torch.dtype, tmp_path) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        model, x = split(dtype)
-        with torch.no_grad(), capture(model, tmp_path / "one"):
-            model(x)
-        torch.multiprocessing.spawn(on_ranks, (str(tmp_path), dtype), 2)
-        said = explain(tmp_path / "one", tmp_path / "two")
-        ranks = {"tensor_parallel": 2, "rowwise": ("layers.0.down",)}
-        both = [torch.load(tmp_path / f"output-{rank}.pt") for rank in (0, 1)]
-        way = explain(model, x, {}, ranks, lambda net, x: (net(x) - both[0]).abs().max(), progress=str)
-    finally:
-        torch.set_num_threads(threads)
+    model, x = split(dtype)
+    with torch.no_grad(), capture(model, tmp_path / "one"):
+        model(x)
+    torch.multiprocessing.spawn(on_ranks, (str(tmp_path), dtype), 2)
+    said = explain(tmp_path / "one", tmp_path / "two")
+    ranks = {"tensor_parallel": 2, "rowwise": ("layers.0.down",)}
+    both = [torch.load(tmp_path / f"output-{rank}.pt") for rank in (0, 1)]
+    way = explain(model, x, {}, ranks, lambda net, x: (net(x) - both[0]).abs().max(), progress=str)
     (row,) = said.rows
     assert (str(row.kind), row.a, row.b) == ("tensor-parallel split", "layers.0.down", "layers.0.down")
     assert str(row.way) == "tensor parallel over 2 ranks, each with its part of the bias, then all-reduced"
@@ -235,39 +231,31 @@ def on_experts(rank: int, folder: str, dtype: torch.dtype) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_two_ranks_of_expert_parallel_are_one_process_to_the_bit(dtype: torch.dtype, tmp_path) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        torch.multiprocessing.spawn(on_experts, (str(tmp_path), dtype), 2)
-        (model, x), real = experts(dtype), torch.load(tmp_path / "output-1.pt")
+    torch.multiprocessing.spawn(on_experts, (str(tmp_path), dtype), 2)
+    (model, x), real = experts(dtype), torch.load(tmp_path / "output-1.pt")
 
-        def far(net: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-            return (net(x).logits - real).abs().max()
+    def far(net: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return (net(x).logits - real).abs().max()
 
-        way = explain(model, x, {}, {"expert_parallel": 2}, far, progress=str)
-    finally:
-        torch.set_num_threads(threads)
+    way = explain(model, x, {}, {"expert_parallel": 2}, far, progress=str)
     assert way.ends[1] == 0
     assert way.ends[0] > 0
     assert [row.layer for row in way.rows if row.alone] == ["model.layers.0.mlp.experts"]
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_four_ranks_of_sequence_parallel_are_one_process_to_the_bit(dtype: torch.dtype, tmp_path) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        torch.multiprocessing.spawn(on_sequences, (str(tmp_path), dtype), 4)
-        (model, x), real = split(dtype), torch.load(tmp_path / "output-3.pt")
-        way = {"tensor_parallel": 4, "rowwise": ("layers.0.down",)}
-        outputs = [
-            explain(model, x, {}, {**way, **more}, lambda net, x: (net(x) - real).abs().max(), progress=str)
-            for more in ({"sequence_parallel": True}, {})
-        ]
-    finally:
-        torch.set_num_threads(threads)
+    torch.multiprocessing.spawn(on_sequences, (str(tmp_path), dtype), 4)
+    (model, x), real = split(dtype), torch.load(tmp_path / "output-3.pt")
+    way = {"tensor_parallel": 4, "rowwise": ("layers.0.down",)}
+    outputs = [
+        explain(model, x, {}, {**way, **more}, lambda net, x: (net(x) - real).abs().max(), progress=str)
+        for more in ({"sequence_parallel": True}, {})
+    ]
     assert outputs[0].ends[1] == 0  # all of the ranks' output, to the bit
     assert outputs[0].ends[0] > 0
     assert outputs[1].ends[1] > 0  # added in the order of the ranks it is another
