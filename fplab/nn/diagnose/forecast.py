@@ -47,8 +47,8 @@ LOSES = say(
     "in {layer}, {bits:.1f}."
 )
 STANDS = say(
-    "{recipe} stands it: over the layers at least {mean:.1f} bits of a pass are right, those of the {phase}; fewest in "
-    "{layer}, {bits:.1f}."
+    "{recipe}: no loss is foretold, which excludes none; over the layers at least {mean:.1f} bits of a pass are right, "
+    "those of the {phase}; fewest in {layer}, {bits:.1f}."
 )
 NOT_SEEN = say("{recipe}: it quantises no product that was measured.")
 LEFT_HIGH = say("By its scope {recipe} leaves high: {layers}.")
