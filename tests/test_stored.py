@@ -13,7 +13,8 @@ from packages import C_NAMES, llama_cpp, package, written
 
 from fplab import vectors
 from fplab.checkpoint import tensors
-from fplab.stored import STORED
+from fplab.kernels import ggml
+from fplab.stored import STORED, Stored, kquants, oracle
 
 f32 = np.float32
 GGML = [*C_NAMES]
@@ -55,6 +56,29 @@ def samples() -> dict[str, np.ndarray]:
         "tiny": normal[:64] * f32(1e-12), "subnormal": normal[:64] * f32(1e-38),
         "least": normal[:64] * f32(1e-42), "same": np.full((4, 256), f32(0.7)),
     }  # fmt: skip
+
+
+def both(search: str) -> Any:
+    """A search by its kernel and by the oracle, whose every scale, minimum and code are the same bits."""
+    fast, slow = getattr(ggml, search), getattr(oracle, search)
+
+    def run(*given: Any) -> None:
+        others = [x.copy() if isinstance(x, np.ndarray) else x for x in given]
+        slow(*others)
+        fast(*given)
+        for ours, theirs in zip(given, others, strict=True):
+            if isinstance(ours, np.ndarray):
+                np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32), err_msg=search)
+
+    return run
+
+
+@pytest.mark.parametrize("one", kquants.RECORDS, ids=lambda one: one.name)
+def test_searches_are_the_oracles(one: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    for search in ("with_minimum", "signed", "refined", "table_scales", "table_codes"):
+        monkeypatch.setattr(ggml, search, both(search))
+    for x in samples().values():
+        one.encode(x[:1])
 
 
 @pytest.mark.parametrize("name", GGML)

@@ -1,5 +1,7 @@
 """Formats in which weights lie in files, to and from their bytes: a record each, held to the library that writes it.
 
+``oracle``: the searches for scales the slow way.
+
 >>> from fplab import stored
 >>> import numpy as np
 >>> q = stored.STORED["q8_0"]
