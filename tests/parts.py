@@ -20,9 +20,10 @@ PARTS = {
     ),
     # Whatever a person does in Chromium.
     "browser": (),
-    # The site, built and read.
+    # The site, built and read, and the code of its cookbook.
     "site": (
         "test_pages.py", "test_pages_live.py::test_every_picture_that_was_drawn_beforehand_is_the_widgets_own",
+        "test_cookbook.py::test_the_code_prints_what_is_shown",
     ),
     # Clean environments and copies of the package; the tools and servers of others.
     "environments": (
@@ -33,7 +34,7 @@ PARTS = {
         "test_lab.py::test_the_lab_is_served_with_its_token_and_ends_with_its_command",
         "test_lab.py::test_two_labs_started_at_once_have_a_port_each",
         "test_recorder.py::test_the_recorder_runs_from_a_bare_source_tree_with_numpy_and_torch_alone",
-        "test_visible.py::test_type_checkers_know_every_name_and_its_type",
+        "test_visible.py::test_type_checkers_know_every_name_and_its_type", "test_snippets.py::test_it_runs",
     ),
     # Processes of torch.distributed.
     "ranks": (
@@ -41,7 +42,6 @@ PARTS = {
         "test_planted_faults.py::test_two_ranks_of_tensor_parallel_are_one_process_to_the_bit",
         "test_planted_faults.py::test_four_ranks_of_sequence_parallel_are_one_process_to_the_bit",
         "test_planted_faults.py::test_two_ranks_of_expert_parallel_are_one_process_to_the_bit",
-        "test_snippets.py::test_it_runs[fsdp]",
         "test_model_families.py::test_a_drawn_model_on_two_ranks_multiplies_what_its_modules_define",
         "test_model_families.py::test_a_family_trains_under_fsdp2_in_the_bits_of_one_process",
         "test_nn_recipes_torch.py::test_amaxes_are_those_of_all_ranks",
@@ -59,6 +59,7 @@ PARTS = {
         "test_checkpoint.py::test_an_interrupt_ends_it_and_the_same_command_goes_on",
         "test_checkpoint.py::test_a_file_is_surveyed_within_memory_that_it_does_not_fit",
         "test_withstand.py", "test_interrupts.py", "test_exercises_process.py",
+        "test_cli.py::test_an_output_that_takes_nothing_is_one_sentence",
         "test_checkpoint.py::test_ranks_and_kills_lead_to_the_same_bytes",
         "test_exercises_isolation.py::test_answers_use_up_little_and_the_next_is_heard",
         "test_lab.py::test_a_lab_that_is_killed_leaves_no_server",
@@ -128,9 +129,16 @@ PARTS = {
         "test_inference.py::test_random_units_are_recovered",
         "test_inference.py::test_the_length_of_an_instruction_is_found",
         "test_matrix_cores.py::test_infer_tells_every_two_cells_apart",
+        "test_separation.py::test_classes_are_what_separation_cannot_part",
+        "test_separation.py::test_separations_are_real",
     ),
-    # Models of transformers, timm and torchvision, and drawn ones: their products, layers and bytes.
-    "models": ("test_families_answered.py", "test_memory_families.py", "test_model_families.py"),
+    # Models of transformers, timm and torchvision, drawn ones and torch's samples: their products, layers and bytes.
+    "models": (
+        "test_families_answered.py", "test_memory_families.py", "test_model_families.py",
+        "test_explain_drawn.py::test_reports_hold_in_runs_that_are_captured_otherwise",
+        "test_nn_emulate_operators.py::test_torch_s_own_samples_*",
+        "test_survey.py::test_on_drawn_models_more_choices_never_make_the_answer_worse",
+    ),
     # Runs trained to their end, after a forecast of it.
     "forecasts": ("test_forecast.py::test_the_cookbook_has_the_outcome_of_every_run",),
     # What `make bench` measures, at a toy size.
@@ -138,8 +146,14 @@ PARTS = {
         "test_benchmarks.py::test_every_other_benchmark_runs_to_its_end_at_toy_size",
         "test_benchmarks.py::test_the_peak_of_a_process_is_its_own",
     ),
-    # What `make prove` proves, on a slice; the oracle on each of the 48,000 recorded results, as the kernels have them.
-    "proofs": ("test_corpus.py::test_oracle", "test_prove.py::test_a_slice_of_every_proof"),
+    # What `make prove` proves, on a slice; every pair, tie and threshold, where a sample is tried besides; the oracle
+    # on each of the 48,000 recorded results, as the kernels have them.
+    "proofs": (
+        "test_arithmetic.py::test_comparisons_of_every_pair", "test_arithmetic.py::test_every_pair_of_fp8",
+        "test_codebooks_blockwise.py::test_every_threshold_is_where_the_definition_changes",
+        "test_corpus.py::test_oracle", "test_integers.py::test_quantise_is_the_definition_at_every_tie",
+        "test_prove.py::test_a_slice_of_every_proof",
+    ),
 }  # fmt: skip
 # One case of each that stays in `make test`.
 SMOKE = {
@@ -154,6 +168,8 @@ SMOKE = {
     "forecasts": "test_forecast.py::test_the_cookbook_has_the_outcome_of_every_run[MLP, SGD]",
     "conform": "test_conform.py::test_faults_of_a_strangers_simulator_are_told_by_name[fp16 ALIGNMENT=24]",
     "vectors": "test_vectors.py::test_every_decision_of_every_unit_shows_in_the_first_rows[H100 wgmma.k16 fp16->fp32]",
+    "proofs": "test_integers.py::test_quantise_is_the_definition_at_every_tie[0.1-int8]",
+    "site": "test_cookbook.py::test_the_code_prints_what_is_shown[bounds]",
 }
 MOST = 200  # examples that a property is tried on in `make test`
 
@@ -187,6 +203,11 @@ def is_short(item: Any) -> bool:
 def tried(count: int) -> int:
     """On how many examples a property is tried in this run."""
     return min(count, MOST) if os.environ.get("FPLAB_SHORT_TESTS") else count
+
+
+def stride(step: int) -> int:
+    """The step through a sample that is checked on fractions: `make test` takes a fourth of its rows."""
+    return 4 * step if os.environ.get("FPLAB_SHORT_TESTS") else step
 
 
 def examples(count: int) -> Callable[[Any], Any]:
