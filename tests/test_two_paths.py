@@ -16,6 +16,7 @@ from fplab import LabError
 from fplab.nn import Way, capture, explain
 from fplab.nn.diagnose import compiled, dumps, hybrids
 from fplab.nn.diagnose.compiled import Fused
+from fplab.nn.diagnose.tensors import laid_out
 
 Tensor = torch.Tensor
 
@@ -50,6 +51,50 @@ def test_dumps_of_eager_and_fused_attention_are_explained_to_the_bit(
     assert [row.exact for row in found.rows] == [True, True]
     assert [row.a.rpartition(".")[2] in ("attn", "self_attn") for row in found.rows] == [True, True]
     assert all("scaled_dot_product" in row.operations[1] for row in found.rows)
+
+
+class Gated(nn.Module):
+    """Gate and up in one projection, whose halves lie in memory with gaps, or each in a layer of its own."""
+
+    def __init__(self, joined: bool) -> None:
+        super().__init__()
+        self.joined, self.act, self.down_proj = joined, nn.SiLU(), nn.Linear(36, 24)
+        for name in ("gate", "up"):
+            setattr(self, name, nn.Linear(24, 36, bias=False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        both = torch.cat([self.gate.weight, self.up.weight])
+        gate, up = (x @ both.t()).chunk(2, -1) if self.joined else (self.gate(x), self.up(x))
+        y: Tensor = self.down_proj(self.act(gate) * up)
+        return y
+
+
+def test_an_operand_s_layout_decides_on_bits_and_is_kept_and_named(tmp_path: Path) -> None:
+    """SiLU of a slice takes other vectors than of a copy without gaps."""
+    torch.manual_seed(0)
+    model, x = Gated(True), torch.randn(21, 24) * 3
+    found = explain(model, x, {}, {"tensor_parallel": 2}, progress=str)
+    assert [row.layer for row in found.rows] == ["down_proj"]  # act gives the same on the same operands
+    for name in ("a", "b"):
+        model.joined = name == "a"
+        with torch.no_grad(), capture(model, tmp_path / name):
+            model(x)
+    for one, other in ("ab", "ba"):
+        (row,) = explain(tmp_path / one, tmp_path / other, progress=str).rows
+        assert (row.a, str(row.kind), row.exact, row.share) == ("act", "layout of operands in memory", True, 1)
+        assert row.facts["strides"] == tuple({"a": "[72, 1]", "b": "[36, 1]"}[side] for side in (one, other))
+
+
+@pytest.mark.parametrize("of", [
+    lambda x: x, lambda x: x[:, :, :3], lambda x: x.transpose(0, 2), lambda x: x[:, 1], lambda x: x[..., ::2],
+    lambda x: x[:, :1].expand(4, 5, 8), lambda x: x.reshape(-1).unfold(0, 4, 2), lambda x: x[0, 0, 0], lambda x: x[:0],
+])  # fmt: skip
+def test_a_copy_has_the_strides_of_what_it_was_made_of(of: Callable[[Tensor], Tensor]) -> None:
+    x = of(torch.arange(192.0).view(4, 6, 8))
+    y = laid_out(x, x.stride())
+    assert torch.equal(x, y)
+    assert y.stride() == x.stride()
+    assert y.untyped_storage().data_ptr() != x.untyped_storage().data_ptr() or not x.numel()
 
 
 # --- torch.compile --------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Each event has one way of being seen here, a mode or a context manager that puts
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import weakref
 from collections import Counter
@@ -133,8 +134,34 @@ class Operations(DispatchMode):
 
 
 def is_compiled(layer: nn.Module) -> bool:
-    """Whether a module is one that ``torch.compile`` gave, around the one that it was made of."""
-    return type(layer).__name__ == "OptimizedModule"
+    """Whether a module is one that ``torch.compile`` gave, around the one that it was made of, or was compiled."""
+    return type(layer).__name__ == "OptimizedModule" or layer._compiled_call_impl is not None
+
+
+def made_of(layer: nn.Module) -> nn.Module:
+    """What a module that ``torch.compile`` gave was made of; any other itself."""
+    inner: nn.Module = getattr(layer, "_orig_mod", layer)
+    return inner
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Within the block what ``torch.compile`` gave, or gives there, runs what it was made of."""
+    with ExitStack() as stack:
+
+        def stand_aside() -> None:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+
+        def compiling(inner: Any, *args: Any, **kwargs: Any) -> Any:
+            result = inner(*args, **kwargs)
+            stand_aside()
+            return result
+
+        if "torch._dynamo" in sys.modules:
+            stand_aside()
+        else:  # which takes a second to import
+            stack.enter_context(wrapped(torch, "compile", compiling))
+        yield
 
 
 @dataclass(eq=False)
@@ -161,7 +188,7 @@ class Names:
         for path, layer in root.named_modules():
             if layer in self.of:
                 continue
-            inner = layer._orig_mod if is_compiled(layer) else layer
+            inner = made_of(layer)
             path = path.replace("_orig_mod.", "")
             if path and path in self._paths:  # of another model's part
                 path = f"{self.of[root]}.{path}"

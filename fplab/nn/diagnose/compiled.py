@@ -57,7 +57,7 @@ class _Value:
 
 def fuses(func: Any) -> bool:
     """Whether ``torch.compile`` makes an operation part of a kernel of its own."""
-    return torch.Tag.pointwise in func.tags or _short(func) in FUSED
+    return torch.Tag.pointwise in func.tags or _short(func) in FUSED | {"copy_"}
 
 
 class Fused(TorchDispatchMode):

@@ -59,8 +59,8 @@ KINDS = {
     "bias": say("rounding before the bias"), "arithmetic": say("arithmetic"),
     "weights": say("weights"), "data": say("data"), "random numbers": say("random numbers"), "scale": say("scale"),
     "added number": say("added number"), "saturation": say("saturation"), "mask": say("mask"),
-    "order": say("order of reduction"), "optimizer": say("optimizer's hyperparameters"),
-    "compiled": verbatim(capturing.COMPILED),
+    "order": say("order of reduction"), "layout": say("layout of operands in memory"),
+    "optimizer": say("optimizer's hyperparameters"), "compiled": verbatim(capturing.COMPILED),
 }  # fmt: skip
 IN_ROWS = say("{n} rows at a time")
 IN_RANKS = say("tensor parallel over {n} ranks, parts rounded, then all-reduced")
@@ -417,7 +417,13 @@ def facts(a: Cone, b: Cone) -> tuple[Text, Facts]:
     if shapes[0] != shapes[1]:
         return KINDS["order"], {"shapes": (shapes[0], shapes[1])}
     machines = [str(one.side.way[0]) if one.side.way else "-" for one in (a, b)]
-    return KINDS["arithmetic"], {"computed as": (machines[0], machines[1])} if machines != ["-", "-"] else {}
+    if machines != ["-", "-"]:
+        return KINDS["arithmetic"], {"computed as": (machines[0], machines[1])}
+    strides = [" ".join(str(one.side.dump.tensors[n]["stride"]) for op in one.ops for n in op.operands)
+               for one in (a, b)]  # fmt: skip
+    if strides[0] != strides[1]:  # by which torch's kernels take vectors or elements, or another order of sums
+        return KINDS["layout"], {"strides": (strides[0], strides[1])}
+    return KINDS["arithmetic"], {}
 
 
 def _hyperparameters(a: Cone, b: Cone) -> Facts:

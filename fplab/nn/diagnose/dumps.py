@@ -20,6 +20,7 @@ from ...storage import contents, demand_writable
 from ...words import say
 from . import capturing
 from .capturing import OUTSIDE, Capture
+from .tensors import laid_out
 
 MOST = 1 << 31  # bytes of a file that is read
 DTYPES = {code: getattr(torch, name) for name, code in capturing.SAFE.items()}
@@ -148,7 +149,7 @@ class _Run:
         if found is None and (same := note.get("same", -1)) >= 0:
             found = self._set(n, self._value(same))
         elif found is None and n not in self.dump.producers and (known := self.dump.whole(n)) is not None:
-            found = self._set(n, _strided(known, note))
+            found = self._set(n, laid_out(known, note["stride"] or known.stride()))
         if found is None:
             raise _UnknownError
         return found
@@ -168,7 +169,8 @@ class _Run:
             for n in op.changed + op.results:
                 if n >= 0 and (known := self.dump.whole(n)) is not None and self.live[n] is None:
                     same = self.dump.tensors[n].get("same", -1)
-                    self._set(n, self._value(same).copy_(known) if same >= 0 else _strided(known, self.dump.tensors[n]))
+                    stride = self.dump.tensors[n]["stride"] or known.stride()
+                    self._set(n, self._value(same).copy_(known) if same >= 0 else laid_out(known, stride))
             return
         func, args = function(op), _given(op.args, self._value)
         if op.short in ("view", "_unsafe_view") and not _views(*args):  # an operand that has other strides here
@@ -229,13 +231,6 @@ def _numbers(x: Any) -> Any:
             yield from _numbers(one)
     elif isinstance(x, dict) and "t" in x:
         yield x["t"]
-
-
-def _strided(x: Tensor, note: dict[str, Any]) -> Tensor:
-    """A copy with the strides that the tensor had, where these are a permutation of dense ones."""
-    order = sorted(range(x.dim()), key=lambda d: -(note["stride"] or [0] * x.dim())[d])
-    dense = x.permute(order).contiguous().clone()
-    return dense.permute([order.index(d) for d in range(x.dim())])
 
 
 def read(folder: str | os.PathLike[str], rank: int = 0) -> Dump:

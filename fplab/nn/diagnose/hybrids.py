@@ -27,9 +27,10 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from ...errors import LabError, door, integer, unknown
 from ...words import Text
 from ..emulation import Emulation, emulate
+from ..tracer import is_compiled
 from .compiled import Fused
 from .layer_errors import undisturbed
-from .tensors import equal, floating, norm, spelt, wide
+from .tensors import dense, equal, floating, laid_out, norm, spelt, wide
 
 OWN = ("model", "around", "rows", "tensor_parallel", "rowwise", "sequence_parallel", "expert_parallel", "compiled")
 ROWWISE = ("*o_proj", "*out_proj", "*down_proj", "*c_proj", "*linear2", "*fc2", "*.down", "*.o", "*.wo", "*.w2")
@@ -159,7 +160,7 @@ class Hybrids:
             for path in self.modules[mine]:
                 if path not in self.modules[theirs]:
                     raise LabError(f"the model of way {name} has no layer {path!r}; both models need the same layers.")
-        if any(_is_compiled(layer) for modules in self.modules for layer in modules.values()):
+        if any(is_compiled(layer) for modules in self.modules for layer in modules.values()):
             raise LabError(
                 "a model is compiled, and torch.compile joins its layers; explain the module before compiling, and "
                 "with Way(compiled=True) what compiling changes."
@@ -236,10 +237,6 @@ def _compiling() -> Iterator[None]:
         many = 1 << 12
         with config.patch(recompile_limit=many, accumulated_recompile_limit=many):
             yield
-
-
-def _is_compiled(layer: nn.Module) -> bool:
-    return type(layer).__name__ == "OptimizedModule" or layer._compiled_call_impl is not None
 
 
 def flat(value: Any) -> Tensor:
@@ -482,5 +479,5 @@ def _far(x: Tensor, y: Tensor) -> float:
 def _kept(x: Any) -> Any:
     """An operand that a first call may change, for a second."""
     if isinstance(x, Tensor):
-        return x.clone()
+        return laid_out(x, x.stride()) if dense(x) else x.clone()
     return x if x is None or isinstance(x, (bool, int, float, str, torch.dtype, nn.Module)) else copy.deepcopy(x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,7 @@ Tensor = torch.Tensor
 FLOATS = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
           torch.float8_e4m3fnuz, torch.float8_e5m2fnuz}  # fmt: skip
 INTEGERS = {torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64}
+GAPS = 1 << 28
 COMPLEX = {torch.complex32, torch.complex64, torch.complex128}
 
 
@@ -108,6 +109,23 @@ def among(given: Any, also: Callable[[Tensor], bool] | None = None) -> list[Tens
 def wide(x: Tensor) -> Tensor:
     """A new tensor of a tensor's values in float64 or complex128."""
     return x.to(torch.complex128 if x.dtype in COMPLEX else torch.float64, copy=True)
+
+
+def laid_out(x: Tensor, stride: Sequence[int]) -> Tensor:
+    """A copy of a tensor with the strides of another, gaps included: torch's vector paths depend on them.
+
+    A copy as torch lays it out where that takes more than ``GAPS`` elements or places lie over one another.
+    """
+    once = x
+    for d, step in enumerate(stride):
+        once = once.narrow(d, 0, 1) if step == 0 < x.shape[d] else once
+    size = 1 + sum((n - 1) * step for n, step in zip(once.shape, stride, strict=True))
+    if not x.numel() or size > GAPS:
+        return x.clone()
+    result = x.new_zeros(size).as_strided(once.shape, stride)
+    if torch._debug_has_internal_overlap(result) == 1:
+        return x.clone()
+    return result.copy_(once).expand(x.shape)
 
 
 def reals(x: Tensor) -> Array:
