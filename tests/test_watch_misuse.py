@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fresh import python
 from refusals import refuses
 from torch import nn
 from watched import loop, mlp, watched
@@ -70,10 +71,46 @@ def test_arguments_that_do_not_fit(given, text):
     refuses(lambda: watch(**arguments), text)
 
 
-def test_a_compiled_model_is_refused():
-    model = mlp()
-    with pytest.raises(LabError, match=r"torch\.compile leaves hooks out; watch the module before compiling it"):
-        watch(torch.compile(model, backend="eager"), torch.optim.SGD(model.parameters(), 0.1))
+COMPILED = """
+import sys, torch
+from torch import nn
+from fplab.nn import watch
+class SGD:
+    def __init__(self, parameters):
+        self.parameters = list(parameters)
+    def step(self):
+        with torch.no_grad():
+            for p in self.parameters:
+                p.sub_(p.grad, alpha=0.1)
+                p.grad = None
+def counts(way):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 1))
+    program = torch.compile(model, backend="aot_eager") if way == "before" else model
+    if way == "in place":
+        model.compile(backend="aot_eager")
+    with watch(program, SGD(model.parameters()), every=1) as seen:
+        program = torch.compile(model, backend="aot_eager") if way == "inside" else program
+        for _ in range(3):
+            program(torch.randn(4, 6)).square().sum().backward()
+            seen._optimizer.step()
+    report = seen.report()
+    return [(row.layer, row.kind, row.fates) for row in report.rows], [n for n in report.notes if "compiled" in n]
+plain = counts("")
+loaded = ["torch._dynamo" in sys.modules]
+for way in ("inside", "before", "in place"):
+    rows, notes = counts(way)
+    loaded.append("torch._dynamo" in sys.modules)
+    print(rows == plain[0], len(rows), notes)
+print(loaded, plain[1])
+"""
+
+
+def test_a_compiled_model_is_watched_as_what_it_was_compiled_from():
+    """Also one that is compiled in the block, where the compiler may not have been imported before."""
+    note = "['the model is compiled: here it ran what it was compiled from, each result rounded']"
+    said = python(COMPILED, warnings="ignore").splitlines()
+    assert said == [f"True 12 {notes}" for notes in ("[]", note, note)] + ["[False, True, True, True] []"]
 
 
 def test_questions_that_do_not_fit():

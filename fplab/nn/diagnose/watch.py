@@ -17,7 +17,7 @@ from ...formats import FormatLike
 from ..bits import array, local
 from ..device.counting import DeviceBits, fetched
 from ..recipes import Recipe
-from ..tracer import is_compiled, scaled_losses, updates
+from ..tracer import is_compiled, made_of, scaled_losses, uncompiled, updates
 from .forecast import forecast
 from .format_advice import Limits
 from .format_counts import REACH
@@ -143,8 +143,9 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
     Memory does not grow with the number of steps: 29 kB for each kind and layer, ``keep`` times about 250 bytes for
     each tensor of a step, and some FP32 copies of the parameters and the states. Of a model on a GPU outputs and their
     gradients are counted there (by kernels that no GPU has run yet); parameters and states are copied to the CPU, which
-    takes longer. Leaving the block removes every hook. Raises :class:`LabError` for a model without parameters, an
-    optimizer that owns none of them, a watch inside a watch, and a report of a run without a step.
+    takes longer. Leaving the block removes every hook; what ``torch.compile`` gave runs what it was made of until then.
+    Raises :class:`LabError` for a model without parameters, an optimizer that owns none of them, a watch inside a
+    watch, and a report of a run without a step.
     """
 
     compare = compare  # of two watches: watch.compare(a, b), or a.compare(b)
@@ -156,9 +157,10 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
         self, model: nn.Module, optimizer: Any, *, scaler: Any = None, formats: Iterable[FormatLike] = FORMATS,
         every: int = 8, keep: int = 64, recipes: Iterable[str | Recipe] = (),
     ) -> None:  # fmt: skip
-        super().__init__(model, optimizer, formats, every, keep, recipes)
+        super().__init__(made_of(model), optimizer, formats, every, keep, recipes)
+        self.compiled = isinstance(model, nn.Module) and any(map(is_compiled, model.modules()))
         self._scaler = scaler
-        self._parameters = _checked(model, optimizer, scaler)
+        self._parameters = _checked(self._model, optimizer, scaler)
         self._cache: dict[tuple[str, ...], Parts] = {}
         self._all = self._parts(self._parameters)
         self._largest: dict[tuple[str, str], tuple[int, int]] = {}  # while all is finite: the step, and bits
@@ -182,6 +184,7 @@ class watch(Seen):  # noqa: N801  (used as a function: with watch(model, optimiz
             stack.callback(setattr, watch, "_open", None)
             self._forward = ModuleTensors(self._model, self._see, self._called)
             stack.callback(self._forward.remove)
+            stack.enter_context(uncompiled())
             stack.enter_context(updates(self._optimizer, self._before_update, self._after_update))
             stack.enter_context(scaled_losses(self._scaler, self._scaled, lambda: self.steps, self._skip_update))
             self._stack = stack.pop_all()
@@ -467,8 +470,6 @@ def _checked(model: Any, optimizer: Any, scaler: Any) -> tuple[Parameter, ...]:
     """The model's parameters, or an error that says what does not fit."""
     if not isinstance(model, nn.Module):
         raise LabError(f"model is a {type(model).__name__}; it must be a torch.nn.Module.")
-    if is_compiled(model):
-        raise LabError("model is compiled, and torch.compile leaves hooks out; watch the module before compiling it.")
     if not callable(getattr(optimizer, "step", None)):
         raise LabError(f"optimizer is a {type(optimizer).__name__} without step(); pass what updates the parameters.")
     if isinstance(optimizer, torch.optim.lr_scheduler.LRScheduler):

@@ -243,6 +243,8 @@ def make_report(seen: Seen, limits: Limits) -> Report:
     counted = -(-seen.steps // seen.every)
     if counted < FEW:
         notes.append(words.FEW.fill(n=counted))
+    if seen.compiled:
+        notes.append(words.AS_MADE)
     if seen.unread:
         notes.append(words.UNREAD.fill(names=words.listed(sorted(seen.unread)[:4])))
     judged = tuple(r for r in result if r.judged)

@@ -83,6 +83,7 @@ DIVIDED = say("gradients are shown divided by the run's loss scale ({between})")
 BETWEEN = say("{low} to {high}")
 GOES_ON = say("the run broke at step {step}; the counts below go on after it: mend that first, then watch again")
 FEW = say("few steps: the advice is about the {n} counted alone; watch more, or count every one with every=1")
+AS_MADE = say("the model is compiled: here it ran what it was compiled from, each result rounded")
 UNREAD = say("not read (no values on this machine): {names}")
 
 # --- what broke -------------------------------------------------------------------------------------------------

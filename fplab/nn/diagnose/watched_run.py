@@ -30,6 +30,7 @@ class Seen:
             raise LabError("formats=() names no candidate; allowed: one or more, such as ('fp16', 'bf16').")
         self.name = type(model).__name__
         self.steps = self.skipped = 0
+        self.compiled = False  # whether a part of the model was compiled; it ran what it was made of
         self.first: NonFinite | None = None  # the first tensor that went infinite or NaN
         self.first_kept: NonFinite | None = None  # the first in a step that no loss scaler skipped
         self.scales: tuple[float, float] | None = None  # the least and the greatest loss scale seen
