@@ -463,7 +463,7 @@ def _vectors_arguments(parser: argparse.ArgumentParser) -> None:
     add("--quantiser", metavar="SCHEME", help="a scaled quantiser, such as mxfp8 or nvfp4")
     add("--rule", metavar="RULE", help="by which the quantiser chooses scales (default: the scheme's)")
     add("--variant", metavar="NAME", help="the library in whose bits it does (default: the scheme's)")
-    add("--stored", metavar="NAME", help="a format of weights in files, such as q4_k or nf4: both ways")
+    add("--stored", metavar="NAME", help="a format of weights in files, such as q4_k, nf4 or gptq: both ways")
     add("--all", action="store_true", help="the corpus: all of these, with digests")
     kinds = ("txt", "npz", "bin")
     add("--kinds", nargs="+", choices=kinds, default=list(kinds), help="of files: txt, npz, bin (default: all)")

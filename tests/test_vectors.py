@@ -12,13 +12,13 @@ import pytest
 import refusals
 from test_tensorcore_fields import rows as other_rows
 
-from fplab import LabError, cli, exact, formats, scaled, vectors
+from fplab import LabError, cli, codebooks, exact, formats, scaled, vectors
 from fplab.hardware import software
 from fplab.scaled import oracle as scaling
-from fplab.stored import STORED, ggml, kquants, nf4
+from fplab.stored import PACKED, STORED, ggml, kquants, nf4, packed
 from fplab.tensorcore import classes, get, limits, models, oracle
 from fplab.tensorcore.models import Model
-from fplab.vectors import mutants, operations
+from fplab.vectors import layouts, mutants, operations
 from fplab.vectors.rows import draw_rows
 
 Array = np.ndarray[Any, Any]
@@ -205,16 +205,86 @@ OTHERWISE: dict[tuple[Any, str, Any], tuple[str, ...]] = {
 CASES = [(name, *what) for what, names in OTHERWISE.items() for name in names]
 
 
+def results_again(v: vectors.Vectors) -> list[Array]:
+    """The results of a stored format's vectors computed anew, from the same operands."""
+    name, count = v.about["stored"], len(v)
+    how = {n: v.about[n] for n in ("bits", "zero_point") if n in v.about}
+    if name in PACKED and v.about["operation"] == "read":  # whose tensors are drawn, whatever computes
+        return [vectors.packings(name, read=True, rows=count, **how).columns["y"]]
+    if name in PACKED:
+        columns, *_ = layouts.store(PACKED[name], v.columns["x"].view(np.float32), how)
+        return [columns[n] for n in v.results]
+    if v.about["operation"] == "read":
+        return [STORED[name].decode(v.columns["data"].reshape(-1)).reshape(count, -1).view(np.uint32)]
+    return [STORED[name].encode(v.columns["x"].view(np.float32).reshape(-1)).reshape(count, -1)]
+
+
 @pytest.mark.parametrize(("name", "module", "function", "other"), CASES)
 def test_what_stores_otherwise_shows(name: str, module: Any, function: str, other: Any, monkeypatch: Any) -> None:
-    def made() -> list[Array]:
-        count = 32 * 2000 // STORED[name].block
-        return [x for read in (False, True) for x in vectors.packings(name, read=read, rows=count).columns.values()]
-
-    own = made()
+    own = [make() for make in operations.stored(name, 32 * 2000 // STORED[name].block, 1)]
+    before = [results_again(v) for v in own]
     monkeypatch.setattr(module, function, np.frombuffer(other, np.float32) if isinstance(other, bytes) else other)
-    apart_ = [int((x != y).any(axis=1).sum()) for x, y in zip(own, made(), strict=True)]
+    apart_ = [int((x != y).any(axis=1).sum()) for v, old in zip(own, before, strict=True)
+              for x, y in zip(old, results_again(v), strict=True)]  # fmt: skip
     assert max(apart_) > 0, apart_
+
+
+INTEGERS, GROUPED_BY = ("gptq", "gptq_v2", "awq", "pack_quantized"), ("awq", "pack_quantized", "nvfp4_pack")
+HALVES = ("gptq", "awq", "e4m3_block", "e4m3_row", "llm_int8", "int8_row", "nvfp4_pack")
+REAL = {n: getattr(packed, n) for n in ("words", "of_words", "quantize", "grouped", "as_compressed", "unpack_int4")}
+LAYOUTS_OTHERWISE: dict[str, tuple[str, Any, tuple[str, ...]]] = {
+    "codes from the last": ("words", lambda codes, bits: REAL["words"](codes[..., ::-1], bits), INTEGERS),
+    "read from the last": ("of_words", lambda *x: REAL["of_words"](*x)[..., ::-1], INTEGERS),
+    "outputs in a row": ("AWQ_ORDER", np.arange(8), ("awq",)),
+    "cut": ("quantize", lambda x, fmt, **how: REAL["quantize"](x, fmt, "rtz", **how), HALVES),
+    "groups in turn": ("groups_of", lambda inputs, groups: np.arange(inputs) % groups, GROUPED_BY),
+    "columns in turn": ("_columns", lambda n, scales: np.arange(n) % scales.shape[1], ("e4m3_block",)),
+    "blocks of 128": ("_side", lambda n, blocks: 128, ("e4m3_block",)),
+    "scales of others": ("grouped", lambda codes, scales, *how: REAL["grouped"](codes, scales[::-1], *how),
+                         (*INTEGERS, "int8_row", "e4m3_row", "torchao", "nvfp4_pack", "e4m3_block")),
+    "AutoAWQ's quantiser": ("as_gptq", packed.as_awq, ("gptq", "gptq_v2")),
+    "GPTQ's quantiser": ("as_awq", packed.as_gptq, ("awq",)),
+    "one code higher": ("as_compressed", lambda w, *how: REAL["as_compressed"](w * np.float32(1.1), *how),
+                        ("int8_row",)),
+    "signs without the middle": ("as_compressed", lambda w, bits, group, zero: REAL["as_compressed"](
+        w, bits, group, not zero), ("pack_quantized",)),
+    "a reciprocal": ("PART_OF_127", np.nextafter(packed.PART_OF_127, np.float32(1)), ("llm_int8",)),
+    "high nibbles first": ("unpack_int4", lambda *x, **how: REAL["unpack_int4"](*x, **how).reshape(-1, 2)[:, ::-1]
+                           .reshape(-1), ("nvfp4_pack",)),
+    "as it divides on CUDA": ("quantize_blockwise", lambda x, book, block, rule: codebooks.quantize_blockwise(
+        x, book, block, "bitsandbytes cuda"), ("bnb_nf4", "bnb_fp4")),
+    "a table upside down": ("FP4", packed.FP4[::-1], ("bnb_fp4",)),
+}  # fmt: skip
+"""Of :mod:`fplab.stored.packed` what computes otherwise, and the layouts in which that shows."""
+LAYOUT_CASES = [(name, what) for what, (_, _, names) in LAYOUTS_OTHERWISE.items() for name in names]
+
+
+@pytest.mark.parametrize(("name", "what"), LAYOUT_CASES)
+def test_what_packs_otherwise_shows(name: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the first 250 rows of the corpus, which are as many elements as 2,000 of a block of 32."""
+    own = [make() for make in operations.stored(name, 250, 1)]
+    for v in own:
+        for x, y in zip([v.columns[n] for n in v.results], results_again(v), strict=True):
+            np.testing.assert_array_equal(x, y)
+    attribute, other, _ = LAYOUTS_OTHERWISE[what]
+    monkeypatch.setattr(packed, attribute, other)
+    assert any((x != y).any() for v in own for x, y in zip([v.columns[n] for n in v.results], results_again(v),
+                                                           strict=True))  # fmt: skip
+
+
+def test_every_layout_has_vectors_and_something_that_shows_in_them() -> None:
+    assert {name for name, _ in LAYOUT_CASES} == set(PACKED)
+    one = vectors.packings("pack_quantized", bits=3, rows=5)
+    w = one.columns["x"][1].view(np.float32).reshape(one.about["outputs"], one.about["inputs"])
+    parts = PACKED["pack_quantized"].encode(w, bits=3, group=one.about["group"], zero_point=True)
+    assert one.about["shared"] == {"weight_shape": [8, 32]}
+    for name, shape in one.about["shapes"].items():
+        assert parts[name].shape == tuple(shape)
+        assert parts[name].tobytes() == one.columns[name][1].tobytes(), name
+    refusals.refuses(
+        lambda: vectors.packings("awq", bits=3), "there are no vectors of awq with bits=3, zero_point=True"
+    )
+    refusals.refuses(lambda: vectors.packings("torchao"), "torchao is written by")
 
 
 READER = """
@@ -245,6 +315,9 @@ def test_files_are_read_back_and_are_the_same_bytes_everywhere(tmp_path: Path) -
         "beef": vectors.quantisations("mxfp4", rows=50, seed=3),
         "cafe": vectors.packings("q4_0", rows=40, seed=3),
         "fade": vectors.packings("q4_k", read=True, rows=9, seed=3),
+        "gptq": vectors.packings("gptq", bits=3, rows=9, seed=3),
+        "bnb4": vectors.packings("bnb_nf4", rows=9, seed=3),
+        "llm8": vectors.packings("llm_int8", read=True, rows=9, seed=3),
     }
     for one in made.values():
         for path in one.save(tmp_path):
@@ -263,8 +336,14 @@ DIGESTS = {
     "product-b200-tcgen05.k64-nvfp4-fp32.txt": "335c352d831ff5f8",
     "quantise-mxfp4-floor-torchao.bin": "29eb6e2f1503f657",
     "quantise-mxfp4-floor-torchao.txt": "06a73ffdaa366d06",
+    "read-llm_int8.bin": "25ad393225de5b9a",
+    "read-llm_int8.txt": "c9fbff43a2ae4c5b",
     "read-q4_k.bin": "c9790a3a6d1ba13e",
     "read-q4_k.txt": "187a11e8f7d72dc5",
+    "store-bnb_nf4.bin": "305bd9592cd18351",
+    "store-bnb_nf4.txt": "ae413a3d8e389bcd",
+    "store-gptq-3-zero.bin": "a32836f8e946af7a",
+    "store-gptq-3-zero.txt": "8b0b6b675f2bb5c7",
     "store-q4_0.bin": "15de865c3ced664e",
     "store-q4_0.txt": "6b3ed6c429c95377",
 }
@@ -272,7 +351,7 @@ DIGESTS = {
 
 def test_one_command_makes_the_whole_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     makers = list(operations.every(20, 1))
-    assert len(makers) >= 133 + 15 * 15 + 40 + 2 * len(STORED)
+    assert len(makers) >= 133 + 15 * 15 + 40 + 2 * len(STORED) + 2 * 26
     monkeypatch.setattr(operations, "every", lambda rows, seed: makers[:1] + makers[133:134] + makers[-1:])
     assert cli.main(["vectors", "--all", "--rows", "20", "--kinds", "txt", "--out", str(tmp_path)]) == 0
     manifest = json.loads((tmp_path / "MANIFEST.json").read_text(encoding="utf-8"))

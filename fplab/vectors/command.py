@@ -10,7 +10,7 @@ from ..words import say
 from . import under_test
 from .conformance import conform as conforming
 from .files import Vectors, read
-from .operations import FIRST, conversions, corpus, coverage, model_of, packings, products, quantisations
+from .operations import FIRST, conversions, corpus, coverage, model_of, products, quantisations, stored
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,10 +23,7 @@ def run(args: argparse.Namespace) -> int:
         digests = corpus(args.out, args.rows, args.seed, kinds, lambda _, name: print(name, flush=True))
         print(say("{n:,} files, with their digests in {manifest}", n=len(digests), manifest=args.out / "MANIFEST.json"))
         return 0
-    if args.stored:
-        made = [packings(args.stored, read=read, rows=args.rows, seed=args.seed) for read in (False, True)]
-    else:
-        made = [_made(args)]
+    made = [make() for make in stored(args.stored, args.rows, args.seed)] if args.stored else [_made(args)]
     for path in (path for one in made for path in one.save(args.out, kinds)):
         print(path)
     if args.unit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,11 +19,11 @@ from ..errors import LabError, door, integer, one_of
 from ..formats import Format, FormatName, Overflow, Rounding
 from ..hardware.operands import Draw
 from ..storage import demand_writable, write_bytes, write_text
-from ..stored import STORED, Stored
+from ..stored import PACKED, STORED
 from ..tensorcore import models
 from ..tensorcore.models import Model
 from ..version import __version__
-from . import mutants, rows
+from . import layouts, mutants, rows
 from .files import KINDS, MANIFEST, Vectors
 
 Array = np.ndarray[Any, Any]
@@ -264,15 +265,39 @@ def _blocks(element: Format, width: int, count: int, draw: Draw, ends: tuple[int
 
 # --- stored formats -----------------------------------------------------------------------------------------------
 @door
-def packings(name: str, *, read: bool = False, rows: int = FIRST, seed: int = 1) -> Vectors:
+def packings(
+    name: str, *, read: bool = False, rows: int = FIRST, seed: int = 1, bits: int = 4, zero_point: bool = True
+) -> Vectors:
     """Vectors of a stored format of :data:`fplab.stored.STORED`: FP32 blocks ``x`` and their bytes ``data``.
 
-    ``read``: the other way, bytes and the FP32 values ``y`` that they stand for; scales may be infinite or NaN.
+    ``read``: the other way, bytes and the FP32 values ``y`` that they stand for; scales may be infinite or NaN. Of a
+    layout of :data:`fplab.stored.PACKED` a row is a weight of 8 outputs and 32 inputs, and every tensor a column;
+    ``bits``, ``zero_point``: of one that leaves the choice.
     """
-    record = STORED[one_of("stored format", name, STORED)]
+    one_of("stored format", name, {**STORED, **PACKED})
     count, seed = integer("rows", rows, 1, 10**7), integer("seed", seed, 0, 2**32)
-    draw = Draw(seed * 1000 + 700)
-    x, why = _stored_blocks(record, count, draw)
+    draw, packed = Draw(seed * 1000 + 700), PACKED.get(name)
+    about: dict[str, Any] = {"operation": "read" if read else "store", "stored": name, "seed": seed}
+    label = f"{about['operation']}-{name}"
+    if packed is not None:
+        ways = layouts.ways(packed)
+        how = {n: x for n, x in {"bits": bits, "zero_point": zero_point}.items() if n in ways[0]}
+        if how not in ways:
+            given = ", ".join(f"{n}={x!r}" for n, x in how.items())
+            raise LabError(f"there are no vectors of {name} with {given}; allowed bits: 2, 3, 4, 8, of awq 4.")
+        if len(ways) > 1:
+            label += "".join([*(f"-{bits}" for _ in "x" if "bits" in how), "-zero" * zero_point])
+        if read:
+            (columns, named, shared), why = layouts.load(packed, count, draw, how)
+        else:
+            again = partial(layouts.again, packed, how)
+            x, why = _stored_blocks(layouts.SIZE, again, count, draw)
+            why = np.where(layouts.ties_of_scales(packed, x, draw), "tie", why).tolist()
+            columns, named, shared = layouts.store(packed, x, how)
+        results = ("y",) if read else tuple(n for n in columns if n != "x")
+        return Vectors(label, {**about, "library": packed.library, **shared}, columns, named, results, tuple(why))
+    record = STORED[name]
+    x, why = _stored_blocks(record.block, lambda flat: record.decode(record.encode(flat)), count, draw)
     data = record.encode(x.reshape(-1)).reshape(count, record.size)
     columns, named = {"x": x.view(np.uint32), "data": data}, {"x": "fp32", "data": "bytes"}
     if read:
@@ -282,22 +307,33 @@ def packings(name: str, *, read: bool = False, rows: int = FIRST, seed: int = 1)
         y = record.decode(data.reshape(-1)).reshape(count, record.block)
         y = np.where(np.isnan(y), np.float32(np.nan), y).view(np.uint32)  # payloads are those of whichever came first
         columns, named = {"data": data, "y": y}, {"data": "bytes", "y": "fp32"}
-    about = {"operation": "read" if read else "store", "stored": name, "library": record.library, "seed": seed}
-    last = list(columns)[-1]
-    return Vectors(f"{about['operation']}-{name}", about, columns, named, (last,), tuple(why))
+    about["library"] = record.library
+    return Vectors(label, about, columns, named, (list(columns)[-1],), tuple(why))
 
 
-def _stored_blocks(record: Stored, count: int, draw: Draw) -> tuple[Array, list[str]]:
-    """Finite blocks whose scales FP16 has, float32; of ties those between neighbours among what would be stored."""
-    x, why = _blocks(formats.get("e2m1"), record.block, count, draw, FP16_ENDS)
+def stored(name: str, rows: int, seed: int) -> Iterator[Callable[[], Vectors]]:
+    """What makes the vectors of a stored format, or of a layout with each choice that it leaves; both ways if any."""
+    packed = PACKED.get(name)
+    ways = layouts.ways(packed) if packed else [{}]
+    for how, read in itertools.product(ways, (False, True)):
+        if read or packed is None or packed.encoder:
+            yield partial(packings, name, read=read, rows=rows, seed=seed, **how)
+
+
+def _stored_blocks(block: int, again: Callable[[Array], Array], count: int, draw: Draw) -> tuple[Array, list[str]]:
+    """Finite blocks whose scales FP16 has, float32; of ties those between neighbours among what would be stored.
+
+    ``again``: what values become that are stored and read.
+    """
+    x, why = _blocks(formats.get("e2m1"), block, count, draw, FP16_ENDS)
     values = x.view(np.float32)
     values[~np.isfinite(values) | (np.abs(values) > HALF_MAX)] = HALF_MAX
     at = np.array(why) == "tie"
     groups = np.sort(values[at].reshape(-1, 16), axis=1)  # as many have a scale of their own, in every format
-    again = np.sort(record.decode(record.encode(groups.reshape(-1))).reshape(groups.shape), axis=1)
-    middle = (again[:, 1:-1] + again[:, 2:]) / 2
+    stored = np.sort(again(groups.reshape(-1)).reshape(groups.shape), axis=1)
+    middle = (stored[:, 1:-1] + stored[:, 2:]) / 2
     groups[:, 1:-1] = middle + np.spacing(middle) * draw.between(-1, 1, *middle.shape).astype(np.float32)
-    values[at] = groups.reshape(-1, record.block)  # of each group the ends stay, and with them its scale
+    values[at] = groups.reshape(-1, block)  # of each group the ends stay, and with them its scale
     return values, ["outlier" if word == "special" else word for word in why]
 
 
@@ -314,9 +350,8 @@ def every(count: int, seed: int) -> Iterator[Callable[[], Vectors]]:
         for rule in scaled.RULES[kind]:
             for variant in scaled.VARIANTS[kind]:
                 yield partial(quantisations, scheme, rule=rule, variant=variant, rows=count, seed=seed)
-    for name, record in STORED.items():
-        for read in (False, True):  # as many elements of each
-            yield partial(packings, name, read=read, rows=max(1, 32 * count // record.block), seed=seed)
+    for name, size in {**{n: one.block for n, one in STORED.items()}, **dict.fromkeys(PACKED, layouts.SIZE)}.items():
+        yield from stored(name, max(1, 32 * count // size), seed)  # as many elements of each
 
 
 @door
