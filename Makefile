@@ -9,7 +9,7 @@ TORCH_FLAGS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures gallery test lint test-all browser lab pages bench bench-first prove withstand cpus nightly clean
+.PHONY: help install run figures gallery test lint test-all browser emulators lab pages bench bench-first prove withstand cpus nightly clean
 
 help: ## this list ## 本列表
 	@grep -hE '^[a-z-]+:.* ## ' $(MAKEFILE_LIST) | awk -F ' ## ' '{sub(/:.*/, "", $$1); \
@@ -60,6 +60,19 @@ test-all: $(VENV)/.ready ## the whole test suite; PART=notebooks, browser, ranks
 browser: ## Chromium, a Chinese font and bubblewrap, which tests use, from Debian's or Ubuntu's packages ## 从 Debian 或 Ubuntu 的软件包安装测试所用的 Chromium、中文字体与 bubblewrap
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium fonts-noto-cjk bubblewrap \
 		>/dev/null
+
+# FPCR.EBF is emulated by QEMU from 9.2 on, which Debian 12 has among its backports, where its packages come from; rustc may
+# be rustup's.
+FROM := apt-get indextargets --format '$$(REPO_URI)' 'Release: bookworm' 'Created-By: Packages' | head -n 1
+BACKPORTS = deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $$($(FROM)) bookworm-backports main
+CROSS := $(foreach cpu,arm64 riscv64,libc6-dev-$(cpu)-cross) gcc-aarch64-linux-gnu gcc-riscv64-linux-gnu
+emulators: ## QEMU, cross compilers, Verilator and Rust, which tests use, from Debian's or Ubuntu's packages ## 从 Debian 或 Ubuntu 的软件包安装测试所用的 QEMU、交叉编译器、Verilator 与 Rust
+	@list=$$(mktemp) && trap 'rm -f '$$list EXIT && qemu=qemu-user && . /etc/os-release && \
+	if [ -f /etc/apt/sources.list ]; then cat /etc/apt/sources.list >$$list; fi && \
+	if [ "$$VERSION_CODENAME" = bookworm ]; then qemu=qemu-user/bookworm-backports; echo "$(BACKPORTS)" >>$$list; fi && \
+	apt="apt-get -qq -o Dir::Etc::sourcelist=$$list" && $$apt update && DEBIAN_FRONTEND=noninteractive \
+		$$apt install -y --no-install-recommends $(CROSS) $$qemu g++ make verilator \
+		$$(command -v rustc >/dev/null || echo rustc) >/dev/null
 
 lab: $(VENV)/.ready ## the course in JupyterLab, copied into fplab-course ## 在 JupyterLab 中打开课程（复制到 fplab-course）
 	@$(BIN)/python -m fplab lab
