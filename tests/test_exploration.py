@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from fplab import tensorcore
-from fplab.errors import LabError
 from fplab.tensorcore.exploration import Exploration, Point, explore
 from fplab.tensorcore.plan import ONE_CHAIN
 
@@ -60,8 +60,7 @@ def test_equal_errors_prefer_a_gpus_own_unit():
     ],
 )
 def test_what_no_unit_has_is_refused(wrong, text):
-    with pytest.raises(LabError, match=text):
-        explore((A, B.T), **wrong)
+    refuses(lambda: explore((A, B.T), **wrong), text)
 
 
 @pytest.mark.parametrize(
@@ -72,5 +71,4 @@ def test_what_no_unit_has_is_refused(wrong, text):
     ],
 )
 def test_what_is_no_product_is_refused(given, text):
-    with pytest.raises(LabError, match=text):
-        explore(given)
+    refuses(lambda: explore(given), text)

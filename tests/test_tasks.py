@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import refusals
 import torch
+from refusals import refuses
 from torch import nn
 
 from fplab import training
-from fplab.errors import LabError
 from fplab.training import CHARACTERS, DIGITS, DIGITS_MLP, Recipe, Task, characters, tasks
 from fplab.training.data import FOLDER
 from fplab.training.loop import one_thread
@@ -64,8 +64,7 @@ def test_the_held_out_text_is_new() -> None:
 
 
 def test_an_unknown_part_is_refused() -> None:
-    with pytest.raises(LabError, match=r"unknown split 'trian'\. Allowed: train, test, all\. Did you mean 'train'\?"):
-        tokens("trian")
+    refuses(lambda: tokens("trian"), r"unknown split 'trian'\. Allowed: train, test, all\. Did you mean 'train'\?")
 
 
 # --- batches ----------------------------------------------------------------------------------------------------
