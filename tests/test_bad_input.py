@@ -77,6 +77,8 @@ def same(got: np.ndarray, want: np.ndarray = WANT) -> None:
      (lambda: fplab.add(0.1, 1, "fp16", strict=True), "operand 0: it is 0.1, which fp16 cannot represent"),
      (lambda: fplab.mul([1, 2], [1, 2049], "fp16", strict=True), "operand 1: element 1 is 2049.0"),
      (lambda: fplab.set_num_threads(0), "n=0 is not possible; allowed: 1 to 1024."),
+     (lambda: fplab.claims.get("rangs"), "unknown claim 'rangs'. Allowed: "),
+     (lambda: fplab.exercises.exercise("rnee"), "Did you mean 'rne'?"),
      (lambda: fplab.experiments.load("underflw"), "Did you mean 'underflow'?")],
 )  # fmt: skip
 def test_the_text_of_an_error(call, text):
@@ -136,10 +138,6 @@ def test_a_python_number_does_not_decide_the_dtype():
     assert fplab.add(signalling, 1.0, "fp16", flags=True)[1] == 16
 
 
-def test_comparing_a_nan_that_the_format_lacks():
-    refuses(lambda: fplab.eq([np.nan], 1, "e2m1"), "element 0 is NaN, and e2m1 has none")
-
-
 def test_empty_arrays_work_everywhere():
     for shape in ((0,), (3, 0, 2)):
         x = np.empty(shape, np.float32)
@@ -172,17 +170,7 @@ def test_ml_dtypes_arrays():
     same(fplab.quantize(X.astype(ml_dtypes.bfloat16), "fp16"), fplab.quantize(fplab.quantize(X, "bf16"), "fp16"))
 
 
-def test_out_in_place_strided_overlapping_and_read_only():
-    x = X.copy()
-    assert fplab.quantize(x, "fp16", out=x) is x
-    same(x)
-    wide = np.zeros(8, np.float32)
-    fplab.quantize(X, "fp16", out=wide[::2])
-    same(wide[::2].copy())
-    assert not wide[1::2].any()
-    shifted = np.concatenate([X, X]).astype(np.float32)
-    fplab.quantize(shifted[:4], "fp16", out=shifted[1:5])
-    same(shifted[1:5].copy())
+def test_a_read_only_out():
     frozen = np.empty(4, np.float32)
     frozen.flags.writeable = False
     refuses(lambda: fplab.quantize(X, "fp16", out=frozen), "out is read-only")

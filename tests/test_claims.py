@@ -298,11 +298,6 @@ def test_a_damaged_table_of_claims_says_what_to_do(damaged: str, tmp_path: Path,
         claims.claims.__wrapped__()
 
 
-def test_an_unknown_claim_suggests_the_nearest():
-    with pytest.raises(LabError, match=r"unknown claim 'rangs'\. Allowed: .*Did you mean 'ranges'\?"):
-        claims.get("rangs")
-
-
 def test_the_notebook_has_every_claim_with_the_verdict_that_is_computed():
     cells = nbformat.read(NOTEBOOK, as_version=4).cells
     told = {cell.source: i for i, cell in enumerate(cells) if cell.cell_type == "markdown"}

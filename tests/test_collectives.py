@@ -61,16 +61,6 @@ def test_a_maximum_and_a_minimum_have_the_same_bits_by_every_way(algorithm: str,
     assert np.isnan(c.execute(c.all_reduce(7, algorithm), x, wire)[:, 5]).all()
 
 
-def test_a_ring_is_a_chain_for_each_chunk_that_begins_at_its_own_rank() -> None:
-    """i_c, i_(c+1), ... in turn: 2**24, 1 and 1 tell the orders apart in FP32."""
-    x = np.zeros((3, 3), np.float32)
-    x[0], x[1], x[2] = 2.0**24, 1.0, 1.0
-    assert list(c.execute(c.all_reduce(3), x)[0]) == [2.0**24, 2.0**24 + 2, 2.0**24]
-    orders = [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
-    wanted = [np.float32(np.float32(x[a, 0] + x[b, 0]) + x[d, 0]) for a, b, d in orders]
-    assert list(c.execute(c.all_reduce(3), x)[0]) == wanted
-
-
 def test_roundings_are_counted() -> None:
     """Around a ring each addend but the last is rounded on the way: n - 1 chances to vanish; directly one sum."""
     x = np.full((9, 9), 2.0**-9, np.float32)

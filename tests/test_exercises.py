@@ -14,7 +14,7 @@ from helpers import fmt_id, regimes
 
 import fplab
 from fplab import exact
-from fplab.exercises import chapters, drawn, exercise, names, registry, tasks, wire
+from fplab.exercises import chapters, drawn, exercise, registry, tasks, wire
 from fplab.exercises.cases import boundary_cases, choices, random_cases, smallest
 from fplab.exercises.kinds import simplicity
 from fplab.exercises.shown import code_of
@@ -226,9 +226,3 @@ def test_two_wrongs_of_one_kind_are_told_from_another_mistake():
     report = check("rne", lambda x, n: 7)
     assert report.failure.mistake is None
     assert report.failure.values == (0, 0)
-
-
-def test_unknown_names_suggest():
-    with pytest.raises(fplab.LabError, match=r"unknown exercise 'rnee'\. Allowed: .*Did you mean 'rne'\?"):
-        exercise("rnee")
-    assert "rne" in names()

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from fplab import experiments, formats
-from fplab.errors import LabError
 from fplab.experiments.frame import Experiment
 from fplab.experiments.outcomes import Claim, Evidence
 from fplab.hardware.cases import Case
@@ -93,11 +92,6 @@ def test_every_module_of_the_folder_is_an_experiment_or_the_frame() -> None:
     }  # fmt: skip
     there = {path.stem for path in (SOURCE / "fplab" / "experiments").glob("[!_]*") if path.suffix in ("", ".py")}
     assert there - frame - {"__init__"} == set(experiments.NAMES)
-
-
-def test_an_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(LabError, match=r"unknown experiment 'formts'. Allowed: .*. Did you mean 'formats'?"):
-        experiments.load("formts")
 
 
 def test_its_claims_kill_mutants(name: str) -> None:

@@ -60,41 +60,12 @@ def test_the_comparison_sees_a_fault(cell, name, fault, monkeypatch: pytest.Monk
 
 
 # --- what is peculiar to them -----------------------------------------------------------------------------------------
-def test_rounding_down_is_not_symmetric() -> None:
-    """1 - 2**-30 is rounded down to 1 - 2**-24; -1 + 2**-30 is -1."""
-    for gpu, one, other in (
-        ("MI300X", 1 - 2.0**-24, -1.0),
-        ("MI100", 1.0, -1.0),
-        ("H100", 1 - 2.0**-24, -1 + 2.0**-24),
-    ):
-        down = dot([1.0], [1.0], -(2.0**-30), gpu=gpu)
-        up = dot([-1.0], [1.0], 2.0**-30, gpu=gpu)
-        if gpu != "H100":
-            assert (down, up) == (one, other)
-        assert (down == -up) == (gpu != "MI300X")
-
-
-def test_flushing() -> None:
-    """CDNA2 has no subnormal FP16 operand, C or result; CDNA1 and CDNA3 have."""
-    for gpu, tiny in (("MI100", 2.0**-15), ("MI210", 0.0), ("MI250X", 0.0), ("MI300X", 2.0**-15)):
-        assert dot([2.0**-15], [1.0], 0.0, gpu=gpu) == tiny
-        assert dot([1.0], [0.0], 2.0**-130, gpu=gpu) == (0 if tiny == 0 else 2.0**-130)
-    less = dot([-(2.0**-100)] * 2, [2.0**-30, 0.0], 0.0, gpu="MI210", inputs="bf16")
-    assert less == 0
 
 
 def test_signs_of_zero() -> None:
     for gpu, inputs, minus in (("MI300X", "fp16", False), ("MI100", "fp16", False), ("MI300X", "fp32", True)):
         k = get(gpu, inputs).k
         assert np.signbit(dot([-0.0] * k, [1.0] * k, -0.0, gpu=gpu, inputs=inputs)) == minus
-
-
-def test_a_product_beyond_fp32_is_an_infinity() -> None:
-    huge = {"gpu": "MI300X", "inputs": "bf16"}
-    assert dot([2.0**100, -(2.0**100)], [2.0**100, 2.0**99], 0.0, **huge).view(np.uint32) == 0x7FFFFFFF
-    assert dot([-(2.0**100)], [2.0**100], np.inf, **huge) == np.inf
-    assert dot([2.0**63], [2.0**64], -(2.0**127), **huge) == 0
-    assert dot([2.0**100, -(2.0**100)], [2.0**100, 2.0**100], 0.0, gpu="H100", inputs="bf16") == 0
 
 
 def test_plans() -> None:

@@ -28,6 +28,7 @@ def test_what_crosses_the_link_is_what_lies_beyond_it(zero: int, offload: str) -
     rank = estimate(n, gpus=data, zero=zero, offload=offload, micro_batches=m).fullest
     updated, kept = n // (data if zero >= 1 else 1), n // (data if zero == 3 else 1)
     weights = {"parameters": 2 * kept} if offload == "parameters" else {}
+    assert rank.states == (0 if weights else 2 * kept)  # ZeRO-Offload leaves the 16-bit weights
     assert rank.host == {**weights, "gradients": 2 * updated, "master": 4 * updated, "states": 8 * updated}
     moved = {t.what: t.sent for t in rank.traffic if t.collective == "host"}
     wanted = {"gradients to CPU memory": m * 2 * updated, "updated parameters from CPU memory": 2 * updated}

@@ -87,12 +87,6 @@ def test_it_works_under_func_and_differentiates_twice() -> None:
     assert torch.equal(second, 6 * rounded)  # d(3 q(x)^2)/dx with q' = 1
 
 
-def test_it_is_the_cast_of_torch_where_torch_has_the_format() -> None:
-    x = patterns(4096, 9)
-    for name, dtype in (("fp16", torch.float16), ("bf16", torch.bfloat16), ("e5m2", torch.float8_e5m2)):
-        assert torch.equal(quantize(x, name).view(torch.int32), x.to(dtype).float().view(torch.int32))
-
-
 def test_narrow_tensors_carry_what_they_hold() -> None:
     half = torch.tensor([0.1, 3.3], dtype=torch.float16)
     assert quantize(half, "e4m3").dtype == torch.float16

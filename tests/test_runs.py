@@ -239,13 +239,6 @@ def test_a_run_with_dropout_goes_on_to_the_same_bits_and_leaves_the_generator_al
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_errors_quote_the_call() -> None:
-    with pytest.raises(LabError, match=r"^fplab\.training\.fit\('digits_mpl', steps=3\): unknown task 'digits_mpl'\."):
-        fit("digits_mpl", steps=3)
-    with pytest.raises(LabError, match=r"^fplab\.training\.fit\('digits_mlp', every=0\): every=0 is not possible"):
-        fit("digits_mlp", every=0)
-
-
 KILLED = """
 import sys
 from fplab.training import fit

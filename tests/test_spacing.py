@@ -80,13 +80,6 @@ def test_ulp_is_the_spacing_of_the_binade(fmt: Format) -> None:
 
 
 @pytest.mark.parametrize("fmt", TABLED, ids=fmt_id)
-def test_ulp_is_the_way_to_the_next_value(fmt: Format) -> None:
-    values = finite_values(fmt)
-    values = values[(values >= 0) & (values < fmt.max)]
-    assert_same(fplab.neighbours(values, fmt)[1] - values, fplab.ulp(values, fmt), fmt, values)
-
-
-@pytest.mark.parametrize("fmt", TABLED, ids=fmt_id)
 def test_classes_of_codes(fmt: Format) -> None:
     """Every code of a small format, every 17th of a large one."""
     g = grid(fmt)

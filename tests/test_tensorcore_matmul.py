@@ -53,13 +53,6 @@ def test_any_shape(model: Model, shape: tuple[int, int, int]) -> None:
     assert np.array_equal(bits(matmul(a, b, c, gpu=model)), bits(by_rows(a, b, c, gpu=model)))
 
 
-def test_k_is_filled_with_zeros() -> None:
-    a, b = values("fp16", 5, 21), values("fp16", 21, 6)
-    wide_a, wide_b = np.zeros((5, 32), np.float32), np.zeros((32, 6), np.float32)
-    wide_a[:, :21], wide_b[:21] = a, b
-    assert np.array_equal(matmul(a, b), matmul(wide_a, wide_b))
-
-
 def test_empty_products() -> None:
     c = values("fp32", 3, 4)
     assert np.array_equal(matmul(np.zeros((3, 0)), np.zeros((0, 4)), c), c)
@@ -416,14 +409,6 @@ def test_tf32_conversions() -> None:
     assert matmul(x, eye, inputs="tf32", conversion="rne").tolist() == [[down, two, up]]
 
 
-def test_the_block_of_tf32_is_the_instructions() -> None:
-    """One instruction of k = 8 on Hopper is not two of k = 4."""
-    a, b, c = values("tf32", 50, 8), values("tf32", 8, 50), values("fp32", 50, 50) * np.float32(1e-4)
-    one, two = (matmul(a, b, c, inputs="tf32", instruction=i) for i in ("mma.k8", "mma.k4"))
-    assert np.count_nonzero(one != two) > 50
-    assert np.array_equal(two, matmul(a[:, 4:], b[4:], matmul(a[:, :4], b[:4], c, inputs="tf32"), inputs="tf32"))
-
-
 def test_int8() -> None:
     a, b = RNG.integers(-128, 128, (70, 300)), RNG.integers(-128, 128, (300, 90))
     c = RNG.integers(-(2**31), 2**31, (70, 90))
@@ -439,19 +424,6 @@ def test_int8() -> None:
     assert [int(e[0, 0]) for e in ends] == [2**31 - 1, -(2**31)]
     for record in (get("H100", "int8"), model):
         assert np.array_equal(matmul(a, b, c, gpu=record), by_rows(a, b, c, gpu=record))
-
-
-def test_saturation_is_at_every_instruction() -> None:
-    model = get("H100", "int8").with_options(saturate=True)
-    a = np.array([[127] * 32 + [-128] * 32])
-    once = matmul(a, np.full((64, 1), 127), [[2**31 - 1]], gpu=model)
-    assert int(once[0, 0]) == 2**31 - 1 - 128 * 127 * 32
-
-
-def test_int8_wraps_as_the_library_does() -> None:
-    """131,072 products of (-128)**2 are 2**31."""
-    full = np.full((1, 131072), -128)
-    assert matmul(full, full.T, inputs="int8").tolist() == [[-(2**31)]]
 
 
 def test_fp64_is_a_chain_of_fused_multiply_adds() -> None:

@@ -13,12 +13,12 @@ import pytest
 import refusals
 from english_words import english_left
 from pictures import all_states, bits_shown, parse, text_of
+from refusals import refuses
 
 import fplab
 from fplab import codebooks, exact, integers, language, words
 from fplab.codebooks import tree
 from fplab.draw import scene, strip
-from fplab.errors import LabError
 from fplab.formats import TABLE
 from fplab.inspection import encodings
 from fplab.widgets import NAMES, bits, shell
@@ -178,19 +178,6 @@ def test_the_coloured_bits_are_those_that_are_clicked(name):
     assert 'class="bit"' in bits.render(board.state), "where nothing can be clicked, they are drawn"
 
 
-def test_a_refused_wish_is_told_and_leaves_the_state():
-    board = fplab.widgets.memory.widget()
-    board.inputs["pipeline"].value = 16
-    assert 'role="alert"' in board.view.value
-    assert "gpus=8 is no multiple of tensor*pipeline" in board.view.value
-    stepping = fplab.widgets.stepper.widget("A100")
-    before = stepping.state
-    stepping.buttons[2].click()
-    if "Not possible" in stepping.view.value:  # where no record is present
-        assert "there is no record of A100 mma.k16 fp16-&gt;fp32 here" in stepping.view.value
-        assert stepping.state == before
-
-
 test_a_wrong_name_is_an_error_that_says_what_is_allowed = refusals.matching(
     (lambda: bits.widget("0.1", "fp17"), "unknown encoding 'fp17'.*Did you mean 'fp16'"),
     (lambda: bits.widget("one"), "cannot read 'one' as a value"),
@@ -279,8 +266,7 @@ def test_integers_and_codebooks_count_in_their_scale():
     nf4 = encodings.get("nf4")
     assert nf4.nearest(exact.from_float(7.0), 2.0) == 15  # clipped to the block's largest
     assert nf4.value(15, 2.0).value == 2
-    with pytest.raises(LabError, match="nf4 has neither NaN nor infinity"):
-        nf4.nearest(exact.NAN, 1.0)
+    refuses(lambda: nf4.nearest(exact.NAN, 1.0), "nf4 has neither NaN nor infinity")
 
 
 # --- the editor -------------------------------------------------------------------------------------------------
