@@ -424,7 +424,7 @@ def _record_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the records go")
     one_file = "write the recorder itself, as one Python file that needs torch and numpy and no install"
     parser.add_argument("--one-file", type=Path, metavar="FILE", help=one_file)
-    parser.add_argument("--device", default="cuda", help="cuda (default), cuda:N, or cpu as a stand-in")
+    parser.add_argument("--device", default="cuda", help="cuda (default), cuda:N, mps, or cpu as a stand-in")
     parser.add_argument("--cpu", action="store_true", help="this CPU itself: what its own units compute")
     parser.add_argument("--resume", action="store_true", help="keep what DIR has of this device, and do what is left")
     parser.add_argument("--full", action="store_true", help="the cases of the full size instead of the quick one")
@@ -435,7 +435,7 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
         "folders", nargs="*", type=Path, metavar="DIR", help="records, or a file of one (default: the package's)"
     )
     parser.add_argument("--live", action="store_true", help="also compute the cases on the device that is present, now")
-    parser.add_argument("--device", default="cuda", help="the device of --live: cuda (default), cuda:N or cpu")
+    parser.add_argument("--device", default="cuda", help="the device of --live: cuda (default), cuda:N, mps or cpu")
     parser.add_argument("--corpus", type=Path, metavar="DIR", help="a copy of the data set MATLAB-tensor-core, too")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 

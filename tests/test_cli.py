@@ -216,7 +216,8 @@ def test_inspect_takes_every_number(value: str, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("words", "text"),
     [(["run", "formats", "--out", "/dev/null/x"], "fplab: cannot write to '/dev/null/x': Not a directory."),
-     (["verify", "--live", "--device", "banana"], "device='banana' is not possible; allowed: 'cuda', 'cuda:N', 'cpu'."),
+     (["verify", "--live", "--device", "banana"],
+      "device='banana' is not possible; allowed: 'cuda', 'cuda:N', 'mps', 'cpu'."),
      (["run", "--ful"], "run: unrecognized arguments: --ful. See fplab run --help. Did you mean '--full'?"),
      (["memory", "--gpu=8"], "unrecognized arguments: --gpu=8. See fplab memory --help. Did you mean '--gpus'?"),
      (["exercise", "check", "x.py", "--isolate"], "exercise check --help. Did you mean '--isolated'?"),

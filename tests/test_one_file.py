@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import refusals
+import torch
 from test_recorder import BLOCKER
 
 from fplab import cli
 from fplab.experiments import one_file, recorder
 from fplab.experiments.outcomes import Status
-from fplab.hardware import records
+from fplab.hardware import environment, order, products, records, timing
 from fplab.hardware.records import Record
 
 GPU = {
@@ -148,6 +149,68 @@ def test_a_bit_that_differs_fails(made: Path, tmp_path: Path) -> None:
     assert "1 of " in str(found[0].row.outcome.detail)
 
 
+class Apples(torch.Tensor):
+    """A tensor of a device that has neither FP64 nor FP8, as MPS has neither."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+        named = named or {}
+        refused = {torch.float64, torch.float8_e4m3fn, torch.float8_e5m2}
+        if function is torch.Tensor.cpu:
+            return given[0].as_subclass(torch.Tensor)
+        if refused & {x for x in (*given, *named.values()) if isinstance(x, torch.dtype)}:
+            raise TypeError("Cannot convert a MPS Tensor to a dtype that the MPS framework does not support.")
+        return super().__torch_function__(function, types, given, named)
+
+
+class Apple(torch.overrides.TorchFunctionMode):
+    """Sends what is asked of "mps" to the CPU, as tensors of its own."""
+
+    def __torch_function__(self, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+        named = named or {}
+        place = [str(x) == "mps" for x in (*given, *named.values()) if isinstance(x, (str, torch.device))]
+        there = {k: "cpu" if str(x) == "mps" else x for k, x in named.items()}
+        result = function(*("cpu" if str(x) == "mps" else x for x in given), **there) if any(place) else function(
+            *given, **named)  # fmt: skip
+        return result.as_subclass(Apples) if any(place) and isinstance(result, torch.Tensor) else result
+
+
+def test_apples_gpu_records_what_torch_multiplies_there_and_settles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: None)
+    monkeypatch.setattr(environment, "cpu_name", lambda: "Apple M9")
+    monkeypatch.setitem(timing.SIZES, "mps", (32,))
+    monkeypatch.setattr(torch, "Generator", lambda device, make=torch.Generator: make("cpu"))
+    small = [one for one in products.PRODUCTS if one.shape == (128, 128, 64) and one.call == "matmul" and not one.flags]
+    monkeypatch.setattr(products, "PRODUCTS", (*small, products.Product("scaled_mm", ("e4m3",) * 2, "bf16", (16,) * 3)))
+    monkeypatch.setattr(products, "CONVOLUTIONS", ())
+    monkeypatch.setattr(order, "SUMMATIONS", (order.Summation("matmul", "fp32", 64, 8), order.Summation(
+        "matmul", "fp64", 64, 8)))  # fmt: skip
+    with Apple():
+        assert one_file.main(str(tmp_path / "r.zip"), None, ("scalar", "products", "orders")) == 0
+    scalar, multiplied, orders = one_file.opened(tmp_path / "r.zip")
+    assert (scalar.cases, scalar.failed) == ((), {})
+    assert set(scalar.meta["not here"].values()) == {"it is an instruction of CUDA's, and MPS has none."}
+    assert [case.name.split()[1] for case in multiplied.cases] == ["fp16", "bf16", "fp32"]
+    assert {name.split()[1] for name in multiplied.failed} == {"e4m3", "fp64"}
+    assert all("MPS framework does not support" in text for text in multiplied.failed.values())
+    assert "median_ms" in multiplied.meta["times"]["bf16 32x32x32"]
+    assert [case.name for case in orders.cases] == ["matmul fp32 n=64 in 8x128"]
+    assert multiplied.where.startswith("Apple M9, torch ")
+    found, said = one_file.verify(tmp_path / "r.zip")
+    assert Status.PASS not in [case.row.outcome.status for case in found]
+    assert sum("MPS framework does not support" in str(case.row.outcome.detail) for case in found) == 3
+    assert "so nothing of it passes: the lab has no model of Apple's GPUs" in str(said[-1])
+    assert cli.main(["records", "add", str(tmp_path / "r.zip"), "--origin", "me"]) == 2
+    assert "is doubtful and is not added: the lab has no model of Apple's GPUs" in capsys.readouterr().err
+    monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", "1")
+    refusals.refuses(lambda: environment.torch_for("mps"), "lets the CPU compute what MPS cannot")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    refusals.refuses(lambda: environment.torch_for("mps"), "no MPS device is present")
+
+
 def zipped(*members: tuple[str, bytes], kind: int = zipfile.ZIP_STORED) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", kind) as archive:
@@ -215,8 +278,6 @@ def test_it_says_what_is_wrong_and_resumes(
 ) -> None:
     assert one_file.main(str(tmp_path / "r.zip"), "gpu") == 2
     assert "device='gpu' is not possible" in capsys.readouterr().out
-    import torch
-
     if not torch.cuda.is_available():
         assert one_file.main(str(tmp_path / "r.zip")) == 2
         assert "torch sees no GPU" in capsys.readouterr().out

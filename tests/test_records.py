@@ -222,7 +222,7 @@ test_what_is_not_there_or_does_not_fit_is_refused = refusals.matching(
     (lambda: records.pack(a_record(seeds=refusals.itself())), r"its meta is no plain JSON: ValueError: Circular refer"),
     (lambda: records.pack(a_record(seeds={1, 2})), r"its meta is no plain JSON: TypeError: Object of type set is not"),
     (lambda: records.pack(a_record(seeds=float("nan"))), r"its meta is no plain JSON: ValueError: Out of range float"),
-    (lambda: environment.describe("tpu"), "device='tpu' is not possible; allowed: 'cuda', 'cuda:N', 'cpu'"),
+    (lambda: environment.describe("tpu"), "device='tpu' is not possible; allowed: 'cuda', 'cuda:N', 'mps', 'cpu'"),
 )  # fmt: skip
 
 

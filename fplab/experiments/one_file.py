@@ -68,9 +68,13 @@ def main(out: str, device: str | None = None, names: Sequence[str] = FIRST) -> i
     target = Path(out)
     parts = target.with_suffix(".parts")
     try:
-        device = device or ("cuda" if environment.torch_for("cpu").cuda.is_available() else None)
+        torch = environment.torch_for("cpu")
+        there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        device = device or next((name for name in there if there[name]), None)
         if device is None:
-            raise LabError("torch sees no GPU (CUDA's or ROCm's); --device cpu records the CPU as a stand-in for one.")
+            raise LabError(
+                "torch sees no GPU (CUDA's, ROCm's or Apple's); --device cpu records the CPU as a stand-in for one."
+            )
         demand_writable(parts)
         began: set[str] = set()
 
@@ -193,6 +197,8 @@ def doubts(found: Sequence[Record]) -> list[Text]:
     """
     if not any(record.on_gpu for record in found):
         return []
+    if any(record.meta["kind"] == "mps" for record in found):
+        return [say("the lab has no model of Apple's GPUs, by which a recording is told from a computation")]
     said: list[Text] = []
     for name in ("kind", "device", "capability", "driver", "cuda", "torch", "numpy", "python", "platform", "fplab"):
         if len({str(record.meta.get(name)) for record in found}) > 1:

@@ -109,8 +109,8 @@ def record(
 
     ``names``: experiments and parts of :data:`fplab.hardware.suite.NAMES`; all unless given. A case that fails there is
     recorded as failed, with its message, and the others go on; where one breaks the CUDA context, a new process does
-    the names that are left. ``device``: "cuda", "cuda:N", or "cpu" as a stand-in. ``resume``: what ``out`` has of this
-    device already is kept, and the others are done. Raises :class:`LabError` where there is no such device.
+    the names that are left. ``device``: "cuda", "cuda:N", "mps", or "cpu" as a stand-in. ``resume``: what ``out`` has
+    of this device already is kept, and the others are done. Raises :class:`LabError` where there is no such device.
     """
     names = known_to_record(names)
     about, size, start = environment.describe(device), size_name(not quick), time.perf_counter()
@@ -128,7 +128,8 @@ def record(
         if i + 1 < len(names) and not usable(device):
             tick((i + 1) / len(names), "the CUDA context is lost; a new process goes on")
             return done + _elsewhere(out, device, names[i + 1 :], quick, about, size)
-    return done if device == "cpu" else _with_all_kernels(out, device, done, time.perf_counter() - start, tick)
+    spent = time.perf_counter() - start
+    return _with_all_kernels(out, device, done, spent, tick) if device.startswith("cuda") else done
 
 
 def _with_all_kernels(out: Path, device: str, done: list[Recording], spent: float, tick: Tick) -> list[Recording]:
@@ -186,7 +187,7 @@ def usable(device: str) -> bool:
         return True
     torch = environment.torch_for(device)
     try:
-        torch.cuda.synchronize(device)
+        environment.synchronize(device)
         return bool(torch.ones(2, device=device).sum().item() == 2)
     except (RuntimeError, AssertionError):  # the second where this torch has no CUDA
         return False
@@ -292,9 +293,9 @@ def compare(case: Case, done: RecordedCase, meta: Mapping[str, Any]) -> Outcome:
     left = {name for name, (outputs, _) in answers.items() if not outputs}
     if not left:
         return passed(say("open question, answered: {question} {text}", question=case.open, text=text))
-    if meta["kind"] != "cuda":
+    if meta["kind"] == "cpu":
         return absent(say("open, and no GPU was asked: {question} {text}", question=case.open, text=text))
-    if any(name in arrays for name in left for arrays in tried.values()):
+    if meta["kind"] == "cuda" and any(name in arrays for name in left for arrays in tried.values()):
         return failed(say("open, and no hypothesis agrees: {question} {text}", question=case.open, text=text))
     still = say("open: {question} {text}", question=case.open, text=text)
     return (differs if left & wanted.keys() else absent)(still)

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.metadata
+import os
 import platform
 import re
 import subprocess
@@ -38,19 +39,33 @@ def versions() -> dict[str, str | None]:
 
 
 def check_device(device: str) -> None:
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-        raise LabError(f"device={device!r} is not possible; allowed: 'cuda', 'cuda:N', 'cpu'.")
+    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device):
+        raise LabError(f"device={device!r} is not possible; allowed: 'cuda', 'cuda:N', 'mps', 'cpu'.")
 
 
 def torch_for(device: str) -> ModuleType:
-    """torch, where it can compute on ``device`` ("cuda", "cuda:1", "cpu"); else an error that says what to do."""
+    """torch, where it can compute on ``device`` ("cuda", "cuda:1", "mps", "cpu"); else an error that says why not."""
     check_device(device)
     torch: ModuleType = need("torch")
-    if device != "cpu" and not torch.cuda.is_available():
+    if device == "mps":
+        if not torch.backends.mps.is_available():
+            raise LabError("no MPS device is present: Apple's GPUs are one, by a torch that was built with it.")
+        if os.environ.get("PYTORCH_ENABLE_MPS_FALLBACK", "0") != "0":
+            raise LabError("PYTORCH_ENABLE_MPS_FALLBACK lets the CPU compute what MPS cannot; unset it.")
+    elif device != "cpu" and not torch.cuda.is_available():
         raise LabError("no CUDA device is present; --device cpu records the CPU as a stand-in for one.")
     if ":" in device and int(device.split(":")[1]) >= torch.cuda.device_count():
         raise LabError(f"device={device!r} is not there; this machine has {torch.cuda.device_count()} CUDA device(s).")
     return torch
+
+
+def synchronize(device: str) -> None:
+    """Wait until a device has done what it was given."""
+    torch = torch_for(device)
+    if device == "mps":
+        torch.mps.synchronize()
+    elif device != "cpu":
+        torch.cuda.synchronize(device)
 
 
 def warm_up() -> None:
@@ -78,6 +93,9 @@ def describe(device: str) -> dict[str, Any]:
         capability = str(torch.backends.cpu.get_cpu_capability())
         about = {"kind": "cpu", "device": cpu_name(), "capability": capability, "cpu": cpu(), "driver": None}
         return {**about, "cuda": None, **shared}
+    if device == "mps":  # whose driver is part of the system
+        about = {"kind": "mps", "device": cpu_name(), "capability": None, "driver": f"macOS {platform.mac_ver()[0]}"}
+        return {**about, "cuda": None, **shared}
     properties = torch.cuda.get_device_properties(device)
     return {
         "kind": "cuda",
@@ -103,18 +121,21 @@ def flags(torch: ModuleType) -> dict[str, Any]:
 
 def driver() -> str | None:
     """The version of the NVIDIA driver, as ``nvidia-smi`` or the kernel module says it."""
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        fields = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.split()
-        if fields:
-            return fields[0]
-    except (OSError, subprocess.SubprocessError):
-        pass
-    return _first(Path("/proc/driver/nvidia/version"), r"Kernel Module\D*([\d.]+)")
+    fields = _printed("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split()
+    return fields[0] if fields else _first(Path("/proc/driver/nvidia/version"), r"Kernel Module\D*([\d.]+)")
 
 
 def cpu_name() -> str:
-    return _first(Path("/proc/cpuinfo"), r"model name\s*:\s*(.+)") or platform.processor() or platform.machine()
+    name = _first(Path("/proc/cpuinfo"), r"model name\s*:\s*(.+)")
+    return name or _printed("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor() or platform.machine()
+
+
+def _printed(*command: str) -> str:
+    """What a program prints; nothing where there is no such program, or it fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 def cpu() -> dict[str, str | None]:

@@ -128,7 +128,7 @@ def counts(summation: Summation, given: Arrays, device: str) -> Arrays:
         at = torch.arange(len(part), device=device)
         x[at, part[:, 0]], x[at, part[:, 1]] = mask, -mask
         with flags_set(summation.flags):
-            left = CALLS[summation.call](summation, x.to(dtype), columns).to(torch.float64)[: len(part)]
+            left = CALLS[summation.call](summation, x.to(dtype), columns).cpu().double()[: len(part)]  # MPS has no FP64
         parts.append(torch.round(left / unit))
     every = torch.cat(parts).cpu().numpy()
     good = np.isfinite(every) & (every >= 0) & (every <= summation.n)

@@ -47,7 +47,7 @@ class RecordedCase:
 class Record:
     """What one device computed for one experiment.
 
-    ``meta``: the device and its software (``kind`` "cuda" or "cpu", ``device``, ``driver``, ``torch``, ``cuda``,
+    ``meta``: the device and its software (``kind`` "cuda", "mps" or "cpu", ``device``, ``driver``, ``torch``, ``cuda``,
     ``numpy``, ``flags``), ``experiment`` and ``size``, and whatever else of plain JSON a recorder adds (seeds, kernel
     names). ``failed``: the message of each step that failed there, by its name.
     """
@@ -63,7 +63,7 @@ class Record:
     @property
     def on_gpu(self) -> bool:
         """Whether this is evidence from a GPU; a record of a CPU stands in for one and is none."""
-        return bool(self.meta["kind"] == "cuda")
+        return self.meta["kind"] in ("cuda", "mps")
 
     @property
     def is_evidence(self) -> bool:

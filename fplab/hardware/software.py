@@ -19,6 +19,8 @@ def gpu_of(meta: Meta) -> str:
     """The GPU of the lab's table that made a record: by its name, else by its compute capability."""
     from ..tensorcore.gpus import ROWS
 
+    if meta.get("kind") == "mps":
+        raise LabError(f"the lab has no model of {meta['device']}'s GPU.")
     if meta.get("kind") != "cuda":
         return STAND_IN
     device = re.sub(r"[\s_-]", "", str(meta["device"])).lower()

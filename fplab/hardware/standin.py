@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import LabError
 from . import scalars, software
+from .cases import NotHereError
 from .cuda import Gpu
 from .instructions import SCALARS, TABLE, Arguments, Capability, Instruction, Kernel, Launcher, Scalar
 from .tiles import CODES, Codes
@@ -57,6 +58,8 @@ def _elements(scalar: Scalar, a: Any, b: Any, c: Any, y: Any, n: int) -> None:
 @cache
 def launcher(device: str) -> Launcher:
     """What runs kernels on a device: the GPU, or for "cpu" the stand-in."""
+    if device == "mps":
+        raise NotHereError("it is an instruction of CUDA's, and MPS has none.")
     if device == "cpu":
         return StandIn()
     return Gpu(device)

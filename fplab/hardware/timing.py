@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .environment import torch_for
+from .environment import synchronize, torch_for
 from .products import CALLS, Product
 from .tensors import PRECISION, TORCH, flags_set
 
-SIZES = {"cuda": (4096, 8192), "cpu": (64,)}
-REPEATS = {"cuda": 20, "cpu": 3}
+SIZES = {"cuda": (4096, 8192), "mps": (1024, 4096), "cpu": (64,)}
+REPEATS = {"cuda": 20, "mps": 20, "cpu": 3}
 FORMATS = ("fp32", "tf32", "fp16", "bf16", "e4m3", "int8", "fp64")
 SEED = 3
 
@@ -61,10 +61,12 @@ def _call(fmt: str, a: Any, b: Any) -> Callable[[], Any]:
 
 
 def _one(torch: Any, call: Callable[[], Any], device: str) -> float:
-    """One product in milliseconds: between two events on a GPU, by the clock on a CPU."""
-    if device == "cpu":
+    """One product in milliseconds: between two events on a CUDA device, by the clock elsewhere."""
+    if not device.startswith("cuda"):
+        synchronize(device)
         start = time.perf_counter()
         call()
+        synchronize(device)
         return (time.perf_counter() - start) * 1e3
     with torch.cuda.device(device):
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
