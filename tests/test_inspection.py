@@ -13,9 +13,8 @@ import pytest
 import fplab
 from fplab import exact
 from fplab.errors import LabError
-from fplab.formats import TABLE, Format, Specials, get
+from fplab.formats import TABLE, Format, Specials
 from fplab.inspection import OTHERS, encodings, inspect
-from fplab.inspection.rows import neighbours
 from fplab.numerals import binary_text, decimal_text, short
 
 SMALL = [f for f in TABLE if f.bits <= 8]
@@ -139,22 +138,6 @@ def test_every_code_of_a_narrow_format(fmt: Format) -> None:
                 assert seen.ulp == values[at + 1] - values[at]
         else:
             assert seen.above == (exact.Exact(False, kind="inf") if fmt.has_infinity else None)
-
-
-@pytest.mark.parametrize("code", [0, 1, 0x3C00, 0x3FF, 0x400, 0x7BFF, 0x7C00, 0x8000, 0x8001, 0xFBFF, 0xFC00])
-def test_neighbours_are_numpys(code: int) -> None:
-    x = np.array(code, np.uint16).view(np.float16)[()]
-    for side, toward in zip(neighbours(code, get("fp16")), (-np.inf, np.inf), strict=True):
-        if x == toward:
-            assert side is None
-            continue
-        with np.errstate(over="ignore", under="ignore"):
-            want = float(np.nextafter(x, np.float16(toward)))
-        assert (math.inf * (-1 if side.negative else 1) if side.kind == "inf" else float(side.value)) == want
-
-
-def test_nan_has_no_neighbours() -> None:
-    assert neighbours(0x7E00, get("fp16")) == (None, None)
 
 
 # --- text -----------------------------------------------------------------------------------------------------------

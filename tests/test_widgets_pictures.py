@@ -482,15 +482,6 @@ def test_memory_draws_the_estimate():
                                      <= 80 * 10**9)  # fmt: skip
 
 
-def test_memory_refuses_in_the_picture():
-    board = calculator.widget()
-    board.inputs["pipeline"].value = 16
-    assert "gpus=8 is no multiple of tensor*pipeline" in text_of(board.view.value)
-    assert "fplab.memory.estimate(" not in text_of(board.view.value)
-    board.inputs["gpus"].value = 16
-    assert "ZeRO-3" in text_of(board.view.value)
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_pipeline_draws_every_pass(schedule):
     state = pipeline.changed(pipeline.State(), "schedule", schedule)

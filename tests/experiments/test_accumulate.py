@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from fplab.experiments import accumulate
 from fplab.formats import get
 
 SMALL = replace(accumulate.E.full, fp32=12, half=12, fp8=9, stochastic=8, seeds=4, block=16)
-REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "spec" / "references.md"
 
 
 def early(good: Any) -> Any:
@@ -88,34 +86,6 @@ def test_the_stalls_are_those_that_are_known(result: Any) -> None:
     for (name, fmt), want in KNOWN.items():
         at = {"series": name, "format": fmt}
         assert (result.stall_value.sel(at), result.stall_last.sel(at)) == want
-
-
-def test_known_stalls_are_the_reference_table() -> None:
-    if not REFERENCE.exists():
-        pytest.skip("the reference table is not here")
-    lines = {
-        cells[0]: cells[1:]
-        for line in REFERENCE.read_text(encoding="utf-8").split("### 0.4", 1)[1].split("## 1.", 1)[0].splitlines()
-        if line.startswith("|") and (cells := [c.strip().replace("**", "") for c in line.strip("|").split("|")])
-    }
-    formats = [name.lower() for name in lines["sum, one rounding per add"]]
-    values = lines["harmonic Σ1/k: value where it stops"]
-    terms = lines["last k that changes the sum / first no-op k"]
-    for fmt, value, term in zip(formats, values, terms, strict=True):
-        last, first = (int(part) for part in term.split("/"))
-        assert KNOWN["harmonic", fmt] == (float(value), last)
-        assert first == last + 1
-    for row, name in (
-        ("Σ0.1 (0.1 rounded first): stops at / last effective add", "0.1"),
-        ("Σ1e-4: stops at / last effective add", "1e-4"),
-    ):
-        for fmt, cell in zip(formats, lines[row], strict=True):
-            if "/" in cell:
-                value, last = cell.split("/")
-                assert KNOWN[name, fmt] == (float(value), int(last))
-    for fmt, cell in zip(formats, lines["Σ1: stops at"], strict=True):
-        stop = 2**24 if cell == "2^24" else int(cell.split()[0])
-        assert KNOWN["ones", fmt] == (float(stop), stop)
 
 
 def test_partial_sums_pass_chunks_unharmed(monkeypatch: pytest.MonkeyPatch) -> None:

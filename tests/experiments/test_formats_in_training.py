@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from experiments.frame import Mutant, drawn, frame
 from fplab import numeric
@@ -164,21 +165,10 @@ def test_the_first_batch_is_the_tasks_own() -> None:
 
 
 # --- statistics -------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("df", "t"),
-    [(1, 12.706205), (2, 4.302653), (3, 3.182446), (4, 2.776445), (7, 2.364624), (15, 2.131450), (60, 2.000298)],
-)
-def test_quantiles_are_the_published_ones(df: int, t: float) -> None:
-    assert statistics.quantile(0.975, df) == pytest.approx(t, abs=1e-6)
-    assert statistics.distribution(-t, df) == pytest.approx(0.025, abs=1e-7)
-
-
-@pytest.mark.parametrize("df", [1, 2, 5, 8])
-def test_the_distribution_is_the_integral_of_its_density(df: int) -> None:
-    t = np.linspace(0, 1.7, 20001)
-    density = (1 + t * t / df) ** (-(df + 1) / 2)
-    factor = math.gamma((df + 1) / 2) / math.gamma(df / 2) / math.sqrt(df * math.pi)
-    assert statistics.distribution(1.7, df) == pytest.approx(0.5 + factor * np.trapezoid(density, t), abs=1e-8)
+@pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 7, 8, 15, 60])
+def test_students_distribution_is_scipys(df: int) -> None:
+    assert statistics.quantile(0.975, df) == pytest.approx(stats.t.ppf(0.975, df), abs=1e-6)
+    assert statistics.distribution(-1.7, df) == pytest.approx(stats.t.cdf(-1.7, df), abs=1e-8)
 
 
 BASELINE = np.array([0.90, 0.91, 0.92, 0.93, 0.94])  # a standard deviation of 0.0158: the band is 0.0316
@@ -214,14 +204,6 @@ def test_two_seeds_say_little() -> None:
 
 
 # --- GPU cases --------------------------------------------------------------------------------------------------
-def test_there_is_a_case_for_every_pass_and_format() -> None:
-    assert [c.name for c in formats_in_training.cases(SMALL)] == [
-        "forward in TF32", "input gradient in TF32", "weight gradient in TF32", "forward in FP16",
-        "input gradient in FP16", "weight gradient in FP16", "forward in BF16", "input gradient in BF16",
-        "weight gradient in BF16", "forward in E4M3 * E4M3", "input gradient in E5M2 * E4M3",
-        "weight gradient in E5M2 * E4M3", "cross-entropy under autocast in FP16",
-        "cross-entropy under autocast in BF16",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("which", PASSES)

@@ -151,12 +151,6 @@ def test_the_bound_outside_grows_sixteen_times_slower(result: Any) -> None:
     assert 16 < (inside[-1] - inside[-2]) / (outside[-1] - outside[-2]) < 19
 
 
-def test_the_table_has_every_method_with_its_bound(result: Any) -> None:
-    table = list(zip(*split.E.rows(result).values(), strict=True))
-    assert len(table) == len(split.METHODS) * 4 * 9
-    assert all(0 <= mean <= most and not most > bound for *_, mean, most, bound, _ in table)
-
-
 def test_what_runs_on_a_gpu_adds_as_the_lab_does() -> None:
     """The device's own path, with a product of the lab's in the place of torch's."""
     torch = pytest.importorskip("torch")
