@@ -117,6 +117,7 @@ def round_into(x: Array, out: Array, fmt: Format, opt: Options, seed: np.uint64)
         loop = None
     if loop and double:
         _round_float64(x, out, loop)
+        without_negative_zero(out, fmt)
         return
     if not loop:
         source, to = carrier(x.dtype), carrier(out.dtype)
@@ -143,6 +144,13 @@ def round_into(x: Array, out: Array, fmt: Format, opt: Options, seed: np.uint64)
             a = stop
 
     split(run, x.size, unit=1024)
+    without_negative_zero(out, fmt)
+
+
+def without_negative_zero(out: Array, fmt: Format) -> None:
+    """Of what a loop of :func:`.plans.fast` gives for a format, -0 made +0 where the format has none, in place."""
+    if not fmt.has_negative_zero:
+        out += 0
 
 
 @quotes_call

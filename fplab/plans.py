@@ -98,14 +98,18 @@ def seed_bits(mode: int, seed: int | None) -> np.uint64:
 
 @lru_cache(maxsize=256)
 def fast(fmt: Format, opt: Options) -> Fast | None:
-    """The fast float32 loop for a format and its constants, or None where only the general path will do."""
+    """The fast float32 loop for a format and its constants, or None where only the general path will do.
+
+    A zero keeps its sign, which a format without -0 takes from it.
+    """
     p = fmt.significand_bits
     if opt.mode not in fast32.NARROW:
         return None  # a rounding without loops of its own
-    if opt.daz or opt.ftz or not fmt.has_negative_zero or fmt.ties_by_code:
+    if opt.daz or opt.ftz or not (fmt.signed and fmt.zero) or fmt.ties_by_code:
         return None
     largest = _bits(fmt.max) if fmt.fits_float32 else 0
-    over = (INFINITY_BITS, largest, NAN_BITS)[opt.overflow]
+    nan = NAN_BITS if fmt.has_negative_zero else NAN_BITS | 0x80000000  # whose code else were that of -0
+    over = (INFINITY_BITS, largest, nan)[opt.overflow]
     stop = largest if opt.overflow == kernel.TO_INF else over
     flip = 0x80000000 if opt.mode == kernel.RTN else 0
     low = (1 << (23 - fmt.fraction_bits)) - 1 if fmt.fraction_bits <= 23 else 0
@@ -115,10 +119,10 @@ def fast(fmt: Format, opt: Options) -> Fast | None:
     if p <= 22 and fmt.emin - p + 1 >= lowest and fmt.emax <= 103 + p:
         magic = ((24 - p) << 23) + 0x400000
         drop, units = (p - 1) << 23, (2 * 127 + 32 + p - 1) << 23
-        spec = fast32.Narrow(_bits(fmt.smallest_normal), magic, drop, units, largest, flip, over, stop, keep, NAN_BITS)
+        spec = fast32.Narrow(_bits(fmt.smallest_normal), magic, drop, units, largest, flip, over, stop, keep, nan)
         return fast32.NARROW[opt.mode], spec
     if fmt.specials is Specials.IEEE and fmt.emin == -126 and fmt.emax == 127 and 1 <= fmt.fraction_bits <= 22:
-        return fast32.WIDE[opt.mode], fast32.Wide(23 - fmt.fraction_bits, largest, flip, over, stop, keep, NAN_BITS)
+        return fast32.WIDE[opt.mode], fast32.Wide(23 - fmt.fraction_bits, largest, flip, over, stop, keep, nan)
     return None
 
 
@@ -133,7 +137,7 @@ def float32_arithmetic(fmt: Format, opt: Options) -> fast32.Narrow | None:
     itself neither overflows nor goes subnormal on the way.
     """
     least = fmt.emin - fmt.fraction_bits
-    if opt.mode != kernel.RNE or fmt.significand_bits > 11 or not fmt.has_nan:
+    if opt.mode != kernel.RNE or fmt.significand_bits > 11 or not (fmt.has_nan and fmt.has_negative_zero):
         return None
     if fmt.has_infinity and opt.overflow != kernel.TO_INF:
         return None  # the loop would apply the policy to infinite operands too

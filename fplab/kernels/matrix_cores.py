@@ -11,12 +11,14 @@ import numpy as np
 
 from . import inlined, jit
 from .tensorcore_exact import SPAN, fma
-from .tensorcore_fast import ABS, INFINITY, LEAST, TILE, WIDTH, _bits, _float, _largest, _power, _power64, _tame_sum
+from .tensorcore_fast import ABS, INFINITY, LINE, TILE, WIDTH, _bits, _float, _power64, give, in_range_of, lined, take
 from .tensorcore_pack import IN_RANGE, _at
+from .tensorcore_rows import TwoStep, TwoStepOfTwo, highest_of
 
 SUM = 31  # places below the largest of products and C to which the sum of products is rounded down
 ZERO = -126  # the exponent of a zero operand
 SIGN = np.uint32(0x80000000)
+LEAST_ALIGNED, MOST_ALIGNED = 16, 25  # places of which sums fit the int32 and float32 of the vectors
 
 
 class Rule(NamedTuple):
@@ -28,6 +30,7 @@ class Rule(NamedTuple):
     emin_a: int
     emin_b: int
     nan: int
+    none: int  # largest exponents below this mean that all products are zero
 
 
 # --- pairwise sums ------------------------------------------------------------------------------------------------
@@ -171,63 +174,46 @@ def two_step_dot(a, b, c, r):
             c[i] = group(a[i], start, b[i], start, 1, c[i], r)
 
 
-def _two_step(length, parts):
-    """The kernel of one group length; ``parts``: how many sums a group has."""
-    n = length // parts
-    largest, tame_sum = _largest(n), _tame_sum(n)
-    second = n if parts == 2 else 0
-
-    @inlined
-    def in_range(a, ea, at, b, eb, bt, acc, ct, top, part, top2, part2, align):
-        for j in range(WIDTH):
-            top[j] = largest(ea, at, eb, bt + j)
-            if parts == 2:
-                top2[j] = largest(ea, at + second, eb, bt + second * WIDTH + j)
-        for j in range(WIDTH):
-            scale = _power(np.int32(align) - max(np.int32(top[j]), np.int32(LEAST)))
-            part[j] = tame_sum(a, at, b, bt + j, scale)
-            if parts == 2:
-                scale = _power(np.int32(align) - max(np.int32(top2[j]), np.int32(LEAST)))
-                part2[j] = tame_sum(a, at + second, b, bt + second * WIDTH + j, scale)
-        for j in range(WIDTH):
-            c = acc[_at(ct + j)]
-            s, e = np.float64(part[j]), np.int64(top[j])
-            if parts == 2:
-                both = max(e, np.int64(top2[j]))
-                s = np.floor(s * _power64(e - both))
-                s += np.floor(np.float64(part2[j]) * _power64(np.int64(top2[j]) - both))
-                e = both
-            result = _finish(s, e, c, align, parts == 2)
-            acc[_at(ct + j)] = c if np.uint32(c & INFINITY) == INFINITY else result
+def _two_step(length, kind):
+    """The kernel of one group length; of a group's sums ``kind`` has one or two."""
+    n, parts = length // kind.parts, kind.parts
+    highest, in_range = highest_of(n), in_range_of(length, kind)
 
     @jit
     def kernel(a, ea, ka, rows, b, eb, kb, out, columns, row0, row1, panel0, panel1, r):
-        blocks = ka.size // rows
-        acc = np.empty(TILE * WIDTH, np.uint32)
-        top, top2 = np.empty(WIDTH, np.int16), np.empty(WIDTH, np.int16)
-        part, part2 = np.empty(WIDTH, np.int32), np.empty(WIDTH, np.int32)
+        blocks, usual, unmoved = ka.size // rows, LEAST_ALIGNED <= r.align <= MOST_ALIGNED, np.empty(0, np.int32)
+        acc, before = lined(np.empty(TILE * WIDTH + LINE, np.uint32)), np.empty(WIDTH, np.uint32)
+        top, zeros = lined(np.empty(parts * TILE * WIDTH + LINE, np.uint8)), np.empty(TILE, np.bool_)
         for panel in range(panel0, panel1):
             left = panel * WIDTH
             width = min(WIDTH, columns - left)
             for tile in range(row0, row1, TILE):
                 height = min(TILE, row1 - tile)
-                for i in range(height):
-                    for j in range(WIDTH):
-                        acc[i * WIDTH + j] = out[(tile + i) * columns + left + j] if j < width else np.uint32(0)
+                take(out, tile * columns + left, columns, 1, height, width, acc)
                 for block in range(blocks):
-                    bt = (panel * blocks + block) * length * WIDTH
-                    for i in range(height):
-                        at = block * rows + tile + i
-                        if max(ka[at], kb[panel * blocks + block]) == IN_RANGE:
-                            in_range(a, ea, at * length, b, eb, bt, acc, i * WIDTH, top, part, top2, part2, r.align)
-                            continue
-                        for j in range(width):
-                            acc[i * WIDTH + j] = group(a, at * length, b, bt + j, WIDTH, acc[i * WIDTH + j], r)
-                for i in range(height):
-                    for j in range(width):
-                        out[(tile + i) * columns + left + j] = acc[i * WIDTH + j]
+                    i = end = 0
+                    first, theirs = block * rows + tile, panel * blocks + block
+                    while i < height:
+                        if i >= end:
+                            end = i
+                            while end < height and usual and max(ka[first + end], kb[theirs]) == IN_RANGE:
+                                zeros[end] = False
+                                for part in range(parts):
+                                    at, bt = (first + end) * length + part * n, (theirs * length + part * n) * WIDTH
+                                    zeros[end] |= highest(ea, at, eb, bt, r.none, top, (end * parts + part) * WIDTH)
+                                end += 1
+                        bt = theirs * length * WIDTH
+                        if i < end:
+                            i = in_range(i, end, a, first, b, bt, unmoved, unmoved, 0, acc, zeros, top, before, r)
+                        if i < height:
+                            for j in range(i * WIDTH, i * WIDTH + width):
+                                acc[j] = group(a, (first + i) * length, b, bt + j - i * WIDTH, WIDTH, acc[j], r)
+                            i += 1
+                give(acc, height, width, out, tile * columns + left, columns, 1)
 
     return kernel
 
 
-TWO_STEP = {(length, parts): _two_step(length, parts) for length, parts in ((4, 1), (8, 1), (16, 2))}
+TWO_STEP = {
+    (length, kind.parts): _two_step(length, kind) for length, kind in ((4, TwoStep), (8, TwoStep), (16, TwoStepOfTwo))
+}

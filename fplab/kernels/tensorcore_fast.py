@@ -21,7 +21,7 @@ import numpy as np
 
 from . import inlined, jit
 from .tensorcore_pack import ABS, IN_RANGE, INFINITY, SPECIAL, _at, pack_panels, pack_rows
-from .tensorcore_rows import LEAST, highest_of, to_float_of
+from .tensorcore_rows import LEAST, Block, HalfBlock, block_of, highest_of
 from .tensorcore_rows import WIDTH as WIDTH
 
 LINE = 64  # bytes of a line of the cache
@@ -97,21 +97,9 @@ def _largest(n):
     return largest
 
 
-def _tame_sum(n):
-    """The sum of ``n`` truncated products, as a function of (a, at, b, bt, scale)."""
-
-    @inlined
-    def total(a, at, b, bt, scale):
-        sum_of_products = np.int32(0)
-        for m in range(n):
-            sum_of_products += np.int32(np.float32(np.float32(a[_at(at + m)] * b[_at(bt + m * WIDTH)]) * scale))
-        return np.int32(sum_of_products)
-
-    return total
-
-
 def _wide_sum(n):
-    """The same from significands and exponents, as a function of (a, ea, at, b, eb, bt, base).
+    """The sum of ``n`` truncated products of significands, with their exponents, as a function of (a, ea, at, b, eb,
+    bt, base).
 
     Of more terms than four it is made of halves: LLVM leaves a longer loop of so much work a loop.
     """
@@ -209,7 +197,7 @@ def _mark(values, at, count, marks):
 
 
 @inlined
-def _lined(x):
+def lined(x):
     """``x`` from the first element that begins a line of the cache: a vector across two lines takes two loads."""
     return x[(-x.ctypes.data % LINE) // x.itemsize :]
 
@@ -228,7 +216,7 @@ def _add_up(upper, at, lower, r):
 
 
 @inlined
-def _take(out, at, row_step, column_step, height, width, tile):
+def take(out, at, row_step, column_step, height, width, tile):
     """A tile's accumulators, from a result that is laid out by rows or by columns; beyond its width +0."""
     if column_step == 1:
         for i in range(height):
@@ -245,8 +233,8 @@ def _take(out, at, row_step, column_step, height, width, tile):
 
 
 @inlined
-def _give(tile, height, width, out, at, row_step, column_step):
-    """What :func:`_take` took, back in its place."""
+def give(tile, height, width, out, at, row_step, column_step):
+    """What :func:`take` took, back in its place."""
     if column_step == 1:
         for i in range(height):
             for j in range(width):
@@ -257,68 +245,51 @@ def _give(tile, height, width, out, at, row_step, column_step):
                 out[_at(at + i * row_step + j * column_step)] = tile[_at(i * WIDTH + j)]
 
 
+@inlined
+def lost(acc, ct):
+    """Whether an accumulator is too small to pass a block of products that are all zero."""
+    flushes = False
+    for j in range(WIDTH):
+        c = np.int32(acc[_at(ct + j)] & ABS)
+        flushes |= (c < np.int32((LEAST + 127) << 23)) & (c != np.int32(0))
+    return flushes
+
+
+def in_range_of(length, kind, scaled=False):
+    """Blocks of a ``kind`` in range: see the function."""
+    block, keeps, parts = block_of(length, kind, scaled), kind is not HalfBlock, kind.parts
+
+    @jit
+    def in_range(start, end, a, at, b, bt, shifts_a, shifts_b, st, acc, zeros, top, before, r):
+        """Blocks of rows ``start`` to ``end`` of a tile; the first row that is left, as beyond what this can do."""
+        left = end
+        for i in range(start, end):
+            ct, shift = i * WIDTH, shifts_a[_at(at + i)] if scaled else np.int32(0)
+            if keeps and zeros[i] and lost(acc, ct):
+                left = i
+                break
+            if block(a, (at + i) * length, b, bt, acc, ct, top, ct * parts, before, shift, shifts_b, st, r):
+                for j in range(WIDTH):
+                    acc[_at(ct + j)] = before[j]
+                left = i
+                break
+        return left
+
+    return in_range
+
+
 def _kernel(length, finish, scaled):
     """The kernel of one block length and rounding.
 
     ``scaled``: whether blocks have scales, whose exponents move those of a row's products with a column all alike:
     what is in range without them is so with them, unless they go far.
     """
-    largest, highest, to_float = _largest(length), highest_of(length), to_float_of(length, scaled)
-    halves = 2 if length == 32 else 1  # 32 terms of 27 bits overflow int32, 16 do not
-    tame_sum, wide_sum = _tame_sum(length // halves), _wide_sum(length // halves)
-    second = (length // 2) if halves == 2 else 0
     keeps = finish is _truncate
-
-    @inlined
-    def lost(acc, ct):
-        """Whether an accumulator is too small to pass a block of products that are all zero."""
-        flushes = False
-        for j in range(WIDTH):
-            c = np.int32(acc[_at(ct + j)] & ABS)
-            flushes |= (c < np.int32((LEAST + 127) << 23)) & (c != np.int32(0))
-        return flushes
-
-    @inlined
-    def to_half(a, at, b, bt, acc, ct, top, part, part2, part_c, emaxes, r):
-        """A block in range rounded to FP16."""
-        least = np.int32(max(r.floor, LEAST))
-        for j in range(WIDTH):
-            c = acc[_at(ct + j)]
-            emax = max(max(np.int32(np.int32(top[_at(ct + j)]) - np.int32(127)), _c_exponent(c, r.emin_c)), least)
-            factor = _power(np.int32(np.int32(r.align) - emax))
-            part[j] = tame_sum(a, at, b, bt + j, factor)
-            if halves == 2:
-                part2[j] = tame_sum(a, at + second, b, bt + second * WIDTH + j, factor)
-            part_c[j] = np.int32(np.float32(_float(c) * factor))
-            emaxes[j] = emax
-        for j in range(WIDTH):
-            c = acc[_at(ct + j)]
-            total = np.float64(part[j]) + np.float64(part_c[j])
-            if halves == 2:
-                total += np.float64(part2[j])
-            result = finish(total * _power64(np.int64(emaxes[j]) - np.int64(r.align)), r)
-            acc[_at(ct + j)] = c if np.uint32(c & INFINITY) == INFINITY else result
-
-    @jit
-    def in_range(
-        start, end, a, at, b, bt, shifts_a, shifts_b, st, acc, zeros, top, before, part, part2, part_c, emaxes, r
-    ):
-        """Blocks of rows ``start`` to ``end`` of a tile; the first row that is left, as beyond what this can do."""
-        kept = np.int64(-1) << np.int64(23 - r.kept)
-        left = end
-        for i in range(start, end):
-            ct, shift = i * WIDTH, shifts_a[_at(at + i)] if scaled else np.int32(0)
-            if not keeps:
-                to_half(a, (at + i) * length, b, bt, acc, ct, top, part, part2, part_c, emaxes, r)
-            elif zeros[i] and lost(acc, ct):
-                left = i
-                break
-            elif to_float(a, (at + i) * length, b, bt, acc, ct, top, before, shift, shifts_b, st, r.align, kept):
-                for j in range(WIDTH):
-                    acc[_at(ct + j)] = before[j]
-                left = i
-                break
-        return left
+    largest, highest = _largest(length), highest_of(length)
+    in_range = in_range_of(length, Block if keeps else HalfBlock, scaled)
+    halves = 2 if length == 32 else 1  # 32 terms of 27 bits overflow int32, 16 do not
+    wide_sum = _wide_sum(length // halves)
+    second = (length // 2) if halves == 2 else 0
 
     @inlined
     def settled(ma, mb, special, both, acc, ct, marks, r):
@@ -375,11 +346,11 @@ def _kernel(length, finish, scaled):
         # the result of row i and column j is out[i * row_step + j * column_step]
         blocks = ka.size // rows
         zeros = np.empty(TILE, np.bool_)
-        acc = _lined(np.empty(TILE * WIDTH + LINE, np.uint32))
+        acc = lined(np.empty(TILE * WIDTH + LINE, np.uint32))
         upper = np.zeros(TILE * WIDTH, np.uint32)
-        top = _lined(np.empty(TILE * WIDTH + LINE, np.uint8))
-        part, part2 = np.empty(WIDTH, np.int32), np.empty(WIDTH, np.int32)
-        part_c, emaxes, before = np.empty(WIDTH, np.int32), np.empty(WIDTH, np.int32), np.empty(WIDTH, np.uint32)
+        top = lined(np.empty(TILE * WIDTH + LINE, np.uint8))
+        part, part2, emaxes = np.empty(WIDTH, np.int32), np.empty(WIDTH, np.int32), np.empty(WIDTH, np.int32)
+        before = np.empty(WIDTH, np.uint32)
         marks, top16 = np.empty(WIDTH, np.float32), np.empty(WIDTH, np.int32)
         sa, xa, qa = np.empty(length, np.float32), np.empty(length, np.int32), np.empty(length, np.float32)
         count = length * WIDTH
@@ -395,7 +366,7 @@ def _kernel(length, finish, scaled):
                 if r.fresh or r.period:
                     acc[:] = np.uint32(0)
                 if not r.fresh:
-                    _take(out, corner, row_step, column_step, height, wide_cols, sums)
+                    take(out, corner, row_step, column_step, height, wide_cols, sums)
                 for n in range(n0, n1):
                     apart = marked = False
                     bt, st = (panel * blocks + n) * count, (panel * blocks + n) * WIDTH
@@ -416,8 +387,7 @@ def _kernel(length, finish, scaled):
                                 zeros[end] = highest(ea, (first + end) * length, eb, bt, r.none, top, end * WIDTH)
                                 end += 1
                         if i < end:
-                            i = in_range(i, end, a, first, b, bt, shifts_a, shifts_b, st, acc, zeros, top, before,
-                                     part, part2, part_c, emaxes, r)  # fmt: skip
+                            i = in_range(i, end, a, first, b, bt, shifts_a, shifts_b, st, acc, zeros, top, before, r)
                         if i < height:
                             at, theirs = first + i, kb[panel * blocks + n] == SPECIAL
                             special = theirs or ka[first + i] == SPECIAL
@@ -438,7 +408,7 @@ def _kernel(length, finish, scaled):
                     if r.period and ((n - n0) % r.period == r.period - 1 or n == n1 - 1):
                         for i in range(height):
                             _add_up(upper, i * WIDTH, acc, r)
-                _give(sums, height, wide_cols, out, corner, row_step, column_step)
+                give(sums, height, wide_cols, out, corner, row_step, column_step)
 
     return kernel
 

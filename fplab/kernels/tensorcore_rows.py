@@ -1,14 +1,17 @@
-"""Tame blocks of one row of A and a panel of B rounded to FP32, in vectors of columns.
+"""Blocks in range of one row of A and a panel of B, added to accumulators and rounded, in vectors of columns.
 
 These are loops over the columns, written in vectors: of loops as long as these LLVM's choice of vectors takes a
 quarter longer, and changes with every change. LLVM makes of a vector what a CPU has. Exponents have the bias of
 float32, and in ``int32`` they lie where those of a float32 do.
 """
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 WIDTH = 64  # columns of a panel: one row of a block stays in registers and first-level cache
@@ -17,6 +20,7 @@ ABSENT = LEAST - 1 + 127  # stands for the exponent of products that are all zer
 HIGH = 248  # the largest exponent whose sums stay inside float32
 LANES = 16
 TOGETHER = 2  # vectors whose instructions alternate
+FIELD, SIGN = 0x7F800000, -(2**31)  # of the bits of a float32: its exponent's, its sign's
 
 INT = ir.IntType(32)
 INTS, FLOATS = ir.VectorType(INT, LANES), ir.VectorType(ir.FloatType(), LANES)
@@ -90,14 +94,27 @@ def highest_of(length: int) -> Any:
     return named(largest, length)
 
 
-class _Vectors:
-    """The instructions for some vectors of columns of one block of ``length`` products, with ``scaled`` exponents."""
+class Block:
+    """What is done to vectors of columns, one block of products and an accumulator: to FP32, truncated.
 
-    def __init__(self, builder: ir.IRBuilder, align: Value, kept: Value) -> None:
-        self.builder = builder
-        self.up = splat(builder, builder.shl(builder.add(align, INT(254)), INT(23)), LANES)
-        self.down = splat(builder, builder.shl(align, INT(23)), LANES)
-        self.kept = splat(builder, kept, LANES)
+    ``rule``: fields of a kernel's rule, as int32. ``wrong``: vectors whose signs say that a sum does not fit.
+    """
+
+    parts = 1  # sums of a block, each at its own exponent
+
+    def __init__(self, builder: ir.IRBuilder, rule: Callable[[str], Value], length: int, avx512: bool) -> None:
+        self.builder, self.avx512, self.length = builder, avx512, length
+        self.wrong: list[Value] = []
+        align = rule("align")
+        self.up = self.all(builder.shl(builder.add(align, INT(254)), INT(23)))
+        self.down = self.all(builder.shl(align, INT(23)))
+        self.prepare(rule)
+
+    def prepare(self, rule: Callable[[str], Value]) -> None:
+        self.kept = self.all(self.builder.shl(INT(-1), self.builder.sub(INT(23), rule("kept"))))
+
+    def all(self, x: Value) -> Value:
+        return splat(self.builder, x, LANES)
 
     def power(self, x: Value, e: Value) -> Value:
         """Floats times powers of two, given as the bits of those."""
@@ -106,87 +123,207 @@ class _Vectors:
     def whole(self, x: Value) -> Value:
         return self.builder.fptosi(x, INTS)
 
-    def absolute(self, x: Value) -> Value:
-        return self.builder.select(self.builder.icmp_signed("<", x, _all(0)), self.builder.neg(x), x)
+    def field(self, x: Value) -> Value:
+        return self.builder.and_(x, _all(FIELD))
 
-    def truncated(self, total: Value, unit: Value) -> Value:
-        """As ``_truncated`` of :mod:`.tensorcore_fast` has it."""
+    def chosen(self, condition: Value, x: Value, y: Value) -> Value:
+        return self.builder.select(condition, x, y)
+
+    def rounded_down(self, x: Value, shift: Value) -> Value:
+        """x / 2**shift, toward minus infinity, for any shift that is not negative."""
         builder = self.builder
-        magnitude = self.absolute(total)
-        cut = builder.and_(magnitude, builder.not_(builder.lshr(magnitude, _all(24))))
-        bits = builder.bitcast(self.power(builder.sitofp(cut, FLOATS), unit), INTS)
-        return builder.or_(builder.and_(bits, self.kept), builder.and_(total, _all(-(2**31))))
+        return builder.ashr(x, self.chosen(builder.icmp_unsigned("<", shift, _all(31)), shift, _all(31)))
 
-    def held(self, c: Value) -> Value:
-        """As ``_kept`` has it."""
-        cut = self.builder.and_(c, self.kept)
-        none = self.builder.icmp_signed("==", self.builder.shl(cut, _all(1)), _all(0))
-        return self.builder.select(none, _all(0), cut)
+    def toward_zero(self, x: Value) -> Value:
+        """Integers as floats: what they have beyond 24 bits is cut off."""
+        builder = self.builder
+        if self.avx512:
+            name = f"llvm.x86.avx512.sitofp.round.v{LANES}f32.v{LANES}i32"
+            signature = ir.FunctionType(FLOATS, [INTS, INT])
+            return builder.call(cgutils.get_or_insert_function(builder.module, signature, name), [x, INT(11)])
+        magnitude = self.chosen(builder.icmp_signed("<", x, _all(0)), builder.neg(x), x)
+        cut = builder.and_(magnitude, builder.not_(builder.lshr(magnitude, _all(24))))  # none rounds up
+        bits = builder.bitcast(builder.sitofp(cut, FLOATS), INTS)
+        return builder.bitcast(builder.or_(bits, builder.and_(x, _all(SIGN))), FLOATS)
+
+    def together(self, x: Value, y: Value) -> Value:
+        """The sum of integers, which may not fit where a block has many products."""
+        total = self.builder.add(x, y)
+        if self.length > 8:
+            self.wrong.append(self.builder.and_(self.builder.xor(x, total), self.builder.xor(y, total)))
+        return total
+
+    def begin(self, c: Value, tops: Sequence[Value], moved: Value | None = None) -> list[Value]:
+        """The powers of two by which the products of each part are multiplied; ``moved``: by scales."""
+        builder = self.builder
+        self.c, (self.top,), (self.emax,) = c, tops, tops
+        if moved is not None:
+            self.emax = builder.add(self.emax, moved)
+        self.emax = _larger(builder, self.emax, self.field(c))
+        self.scaled, scale = moved is not None, builder.sub(self.up, self.emax)
+        self.entering = self.power(builder.bitcast(c, FLOATS), scale)
+        return [scale if moved is None else _larger(builder, builder.add(scale, moved), _all(1 << 23))]
+
+    def end(self, sums: Sequence[Value]) -> Value:
+        """The accumulator after the block, from the sums of products."""
+        builder, total = self.builder, self.whole(self.entering)
+        for part in sums:
+            total = self.together(total, part)
+        result = self.power(self.toward_zero(total), builder.sub(self.emax, self.down))
+        result = builder.and_(builder.bitcast(result, INTS), self.kept)
+        if self.scaled:
+            cut = builder.and_(self.c, self.kept)  # as _kept of :mod:`.tensorcore_fast` has it
+            none = builder.icmp_signed("==", builder.shl(cut, _all(1)), _all(0))
+            zero = builder.icmp_signed("==", self.top, _all(ABSENT << 23))
+            result = self.chosen(zero, self.chosen(none, _all(0), cut), result)
+        self.wrong.append(builder.sub(_all(HIGH << 23), self.emax))
+        return result
 
 
-def to_float_of(length: int, scaled: bool) -> Any:
-    """A block rounded to FP32, as ``f(a, at, b, bt, acc, ct, top, before, shift, shifts, st, align, kept)``; whether
-    ``acc`` may be wrong, since an exponent or a sum is out of range. What it was is in ``before``."""
+class HalfBlock(Block):
+    """To FP16, to nearest."""
+
+    def prepare(self, rule: Callable[[str], Value]) -> None:
+        builder = self.builder
+        least = _larger(builder, rule("floor"), INT(LEAST))
+        self.least = self.all(builder.shl(builder.add(least, INT(127)), INT(23)))
+        self.emin = self.all(builder.shl(builder.add(rule("emin_c"), INT(127)), INT(23)))
+
+    def begin(self, c: Value, tops: Sequence[Value], moved: Value | None = None) -> list[Value]:
+        builder, field = self.builder, self.field(c)
+        self.c, self.beyond = c, builder.icmp_signed("==", field, _all(FIELD))
+        none = builder.icmp_signed("==", field, _all(0))
+        clamped = self.chosen(none, _all(0), _larger(builder, field, self.emin))
+        self.emax = _larger(builder, _larger(builder, *tops, self.least), clamped)
+        scale, finite = builder.sub(self.up, self.emax), self.chosen(self.beyond, _all(0), c)
+        self.entering = self.power(builder.bitcast(finite, FLOATS), scale)
+        return [scale]
+
+    def end(self, sums: Sequence[Value]) -> Value:
+        builder, total = self.builder, self.whole(self.entering)
+        for part in sums:
+            total = self.together(total, part)
+        cut = self.toward_zero(total)
+        bits = builder.bitcast(cut, INTS)  # the last of 24 bits says whether any was cut off: 11 are then rounded right
+        exact = builder.icmp_signed("==", self.whole(cut), total)
+        bits = self.chosen(exact, bits, builder.or_(bits, _all(1)))
+        v = self.power(builder.bitcast(bits, FLOATS), builder.sub(self.emax, self.down))
+        bits = builder.bitcast(v, INTS)
+        field = _larger(builder, self.field(bits), _all((127 - 14) << 23))
+        steps = builder.bitcast(builder.add(field, _all((13 << 23) + (1 << 22))), FLOATS)  # adding it rounds
+        v = builder.fsub(builder.fadd(v, steps), steps)
+        for e in (112, -112):  # from 2**16 on an infinity
+            v = self.power(v, _all((127 + e) << 23))
+        result = builder.or_(builder.bitcast(v, INTS), builder.and_(bits, _all(SIGN)))
+        return self.chosen(self.beyond, self.c, result)
+
+
+class TwoStep(Block):
+    """As CDNA3 has it: sums and accumulator rounded down and added, to FP32, to nearest.
+
+    All are multiples of 2**(m - 31), m the largest exponent: ``upper`` of 2**(m - align), and ``lower`` beside it.
+    """
+
+    def prepare(self, rule: Callable[[str], Value]) -> None:
+        self.finer = self.all(self.builder.sub(INT(31), rule("align")))
+
+    def begin(self, c: Value, tops: Sequence[Value], moved: Value | None = None) -> list[Value]:
+        builder = self.builder
+        self.tops, self.top = tops, functools.reduce(functools.partial(_larger, builder), tops)
+        self.of_c, self.c = self.field(c), c
+        self.emax = _larger(builder, self.top, self.of_c)
+        return [builder.sub(self.up, top) for top in tops]
+
+    def end(self, sums: Sequence[Value]) -> Value:
+        builder = self.builder
+        apart = [builder.lshr(builder.sub(self.top, top), _all(23)) for top in self.tops]
+        parts = [self.rounded_down(x, gap) for x, gap in zip(sums, apart, strict=True)] if self.parts > 1 else sums
+        total = functools.reduce(builder.add, parts)
+        gap = builder.lshr(builder.sub(self.emax, self.top), _all(23))
+        gap = self.chosen(builder.icmp_unsigned("<", gap, _all(32)), gap, _all(32))  # beyond it c is the sum
+        left, far = builder.sub(_all(32), gap), _all(0)
+        below = self.chosen(builder.icmp_unsigned("<", left, _all(32)), builder.shl(total, left), _all(0))
+        lower = builder.lshr(below, builder.sub(_all(32), self.finer))
+        floor = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(FLOATS, [FLOATS]), f"llvm.floor.v{LANES}f32"
+        )
+        scale = builder.sub(self.up, self.emax)
+        c = self.whole(builder.call(floor, [self.power(builder.bitcast(self.c, FLOATS), scale)]))
+        if self.parts > 1:
+            far = builder.icmp_signed(">", builder.sub(self.emax, self.of_c), _all(25 << 23))
+            c = self.chosen(far, _all(0), c)
+        upper = builder.add(self.rounded_down(total, gap), c)
+        lower = builder.or_(builder.shl(builder.and_(upper, _all(255)), self.finer), lower)
+        least = builder.sub(_all(127 << 23), builder.shl(self.finer, _all(23)))
+        values = [builder.sitofp(x, FLOATS) for x in (builder.and_(upper, _all(-256)), lower)]
+        result = self.power(builder.fadd(values[0], self.power(values[1], least)), builder.sub(self.emax, self.down))
+        self.wrong.append(builder.sub(_all(HIGH << 23), self.emax))
+        return builder.bitcast(result, INTS)
+
+
+class TwoStepOfTwo(TwoStep):
+    """Of two sums, of the first and of the second half of the products; a c far below them counts for nothing."""
+
+    parts = 2
+
+
+def block_of(length: int, kind: type[Block], scaled: bool = False) -> Any:
+    """A block of products added to accumulators, as ``f(a, at, b, bt, acc, ct, top, tt, before, shift, shifts, st,
+    r)``; whether ``acc`` may be wrong, since an exponent or a sum is out of range. What it was is in ``before``.
+
+    ``top``: from ``tt`` on, the exponents of each part's columns. ``shifts``: of ``scaled`` blocks.
+    """
 
     @intrinsic
-    def rounded(_context, a, at, b, bt, acc, ct, top, before, shift, shifts, st, align, kept):
+    def block(_context, a, at, b, bt, acc, ct, top, tt, before, shift, shifts, st, r):
         def generate(context, builder, signature, args):
-            arrays = (0, 2, 4, 6, 7, 9)
+            arrays = (0, 2, 4, 6, 8, 10)
             a, b, acc, top, before, shifts = (
                 context.make_array(signature.args[n])(context, builder, args[n]).data for n in arrays
             )
-            at, bt, ct, shift, st = (args[n] for n in (1, 3, 5, 8, 10))
-            code = _Vectors(builder, *(builder.trunc(args[n], INT) for n in (11, 12)))
+            at, bt, ct, tt, shift, st, rule = (args[n] for n in (1, 3, 5, 7, 9, 11, 12))
+            avx512 = "+avx512f" in context.codegen().magic_tuple()[2]
+
+            def of_rule(name: str) -> Value:
+                return builder.trunc(builder.extract_value(rule, r.fields.index(name)), INT)
+
             numbers = [
                 splat(builder, builder.load(builder.gep(a, [builder.add(at, at.type(m))])), LANES)
                 for m in range(length)
             ]
-            wrong = _all(0)
+            bytes_, size, wrong = ir.VectorType(ir.IntType(8), LANES), length // kind.parts, _all(0)
+            code = [kind(builder, of_rule, length, avx512) for _ in range(TOGETHER)]
             for start in range(0, WIDTH, LANES * TOGETHER):
                 columns = range(start, start + LANES * TOGETHER, LANES)
-                cs = [builder.load(place(builder, acc, ct, j, INTS), align=4) for j in columns]
-                tops = [
-                    builder.load(place(builder, top, ct, j, ir.VectorType(ir.IntType(8), LANES)), align=1)
-                    for j in columns
-                ]
-                emaxes = [builder.shl(builder.zext(t, INTS), _all(23)) for t in tops]
-                if scaled:
-                    moved = [builder.load(place(builder, shifts, st, j, INTS), align=4) for j in columns]
-                    moved = [builder.add(x, splat(builder, shift, LANES)) for x in moved]
-                    moved = [builder.shl(x, _all(23)) for x in moved]
-                    emaxes = [builder.add(e, x) for e, x in zip(emaxes, moved, strict=True)]
-                fields = [builder.and_(c, _all(0x7F800000)) for c in cs]
-                emaxes = [_larger(builder, *pair) for pair in zip(emaxes, fields, strict=True)]
-                scales = [builder.sub(code.up, e) for e in emaxes]
-                totals = [
-                    code.whole(code.power(builder.bitcast(c, FLOATS), e)) for c, e in zip(cs, scales, strict=True)
-                ]
-                if scaled:
-                    scales = [builder.add(e, x) for e, x in zip(scales, moved, strict=True)]
-                    scales = [_larger(builder, e, _all(1 << 23)) for e in scales]
-                for first in range(0, length, 16):
+                scales = []
+                for one, j in zip(code, columns, strict=True):
+                    places = [place(builder, top, tt, part * WIDTH + j, bytes_) for part in range(kind.parts)]
+                    tops = [builder.zext(builder.load(where, align=1), INTS) for where in places]
+                    moved = None
+                    if scaled:
+                        moved = builder.load(place(builder, shifts, st, j, INTS), align=4)
+                        moved = builder.shl(builder.add(moved, splat(builder, shift, LANES)), _all(23))
+                    c = builder.load(place(builder, acc, ct, j, INTS), align=4)
+                    scales.append(one.begin(c, [builder.shl(t, _all(23)) for t in tops], moved))
+                totals: list[list[Value]] = [[] for _ in columns]
+                step = min(size, 16)  # products, whose sum fits int32
+                for first in range(0, length, step):
                     sums: list[Value] = [None] * TOGETHER
-                    for m in range(first, min(first + 16, length)):
+                    for m in range(first, first + step):
                         for v, j in enumerate(columns):
                             x = builder.load(place(builder, b, bt, m * WIDTH + j, FLOATS), align=4)
-                            x = code.whole(code.power(builder.fmul(numbers[m], x), scales[v]))
+                            x = code[v].power(builder.fmul(numbers[m], x), scales[v][m // size])
+                            x = code[v].whole(x)
                             sums[v] = x if m == first else builder.add(sums[v], x)
                     for v in range(TOGETHER):
-                        x, y = sums[v], totals[v]
-                        totals[v] = builder.add(x, y)
-                        if length > 8:  # whose sums may not fit int32
-                            other = builder.and_(builder.xor(x, totals[v]), builder.xor(y, totals[v]))
-                            wrong = builder.or_(wrong, other)
+                        totals[v].append(sums[v])
                 for v, j in enumerate(columns):
-                    result = code.truncated(totals[v], builder.sub(emaxes[v], code.down))
-                    if scaled:
-                        zero = builder.icmp_signed("==", tops[v], tops[v].type([ABSENT] * LANES))
-                        result = builder.select(zero, code.held(cs[v]), result)
-                    wrong = builder.or_(wrong, builder.sub(_all(HIGH << 23), emaxes[v]))
-                    builder.store(cs[v], place(builder, before, st.type(0), j, INTS), align=4)
-                    builder.store(result, place(builder, acc, ct, j, INTS), align=4)
+                    builder.store(code[v].c, place(builder, before, st.type(0), j, INTS), align=4)
+                    builder.store(code[v].end(totals[v]), place(builder, acc, ct, j, INTS), align=4)
+            for sign in (sign for one in code for sign in one.wrong):
+                wrong = builder.or_(wrong, sign)
             return any_of(builder, builder.icmp_signed("<", wrong, _all(0)))
 
-        return types.boolean(a, at, b, bt, acc, ct, top, before, shift, shifts, st, align, kept), generate
+        return types.boolean(a, at, b, bt, acc, ct, top, tt, before, shift, shifts, st, r), generate
 
-    return named(rounded, length, scaled)
+    return named(block, length, kind.__name__, scaled)

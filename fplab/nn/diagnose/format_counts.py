@@ -281,7 +281,7 @@ class Losses:
         self._formats = []
         for form in candidates:
             opt = options(form, nan="max" if not form.has_nan else None)
-            self._formats.append((form, opt, fast(form, opt), _spec(form)))
+            self._formats.append((form, opt, fast(form, opt) if form.has_negative_zero else None, _spec(form)))
         self._counts: dict[tuple[str, str], Array] = {}
         self._rounded = np.empty(0, np.float32)
 

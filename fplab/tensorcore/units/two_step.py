@@ -22,12 +22,13 @@ from ...exact import Exact
 from ...formats import get
 from ...kernels import matrix_cores as kernels
 from ...kernels import tensorcore_fast as fast
+from ...kernels.tensorcore_rows import LEAST
 from .. import engine, limits
 from ..blocks import Block, Term, decided, in_format, special, split
 from ..models import ZERO_EXPONENT, Model
 from ..operands import nan_bits
 from . import OF_SUM, Array, Factors, Known, OnDevice, Pairs, Rounded, Rows, ScalePair, Unit, factors_at, nearest, power
-from .block import _accumulators, _elements, cut, panels_packer, rows_packer, shared
+from .block import _accumulators, _elements, cut, exponent_dtype, panels_packer, rows_packer, shared
 
 SUM_BITS = 31  # places below m to which the sum of products is rounded down
 LARGEST = Fraction(2) ** 128
@@ -103,7 +104,8 @@ class TwoStep(Unit):
 
     def rule(self, model: Model) -> kernels.Rule:
         emin_a, emin_b = self.emins(model)
-        return kernels.Rule(model.length, self.parts, model.alignment_bits, emin_a, emin_b, nan_bits(model))
+        none = -32 if exponent_dtype(model) == np.int8 else LEAST
+        return kernels.Rule(model.length, self.parts, model.alignment_bits, emin_a, emin_b, nan_bits(model), none)
 
     def rows(self, model: Model, a: Array, b: Array, c: Array, scales: ScalePair | None) -> None:
         x, y, rule = self.arranged(a, model), self.arranged(b, model), self.rule(model)
@@ -122,12 +124,14 @@ class TwoStep(Unit):
         x, y = self.arranged(a, model), np.ascontiguousarray(self.arranged(b.T, model).T)
         length, rule, columns = model.length, self.rule(model), y.shape[1]
         (rows, k), panels, blocks = x.shape, -(-columns // fast.WIDTH), np.arange(x.shape[1] // length)
-        packed_a = np.empty(x.size, np.float32), np.empty(x.size, np.int16)
+        dtype = exponent_dtype(model)
+        zero = -50 if dtype == np.int8 else ZERO_EXPONENT  # beside any other less than that of two numbers
+        packed_a = np.empty(x.size, np.float32), np.empty(x.size, dtype)
         kinds_a, kinds_b = np.empty(blocks.size * rows, np.uint8), np.empty(panels * blocks.size, np.uint8)
-        pack_a = rows_packer(x, model.a, blocks, length, ZERO_EXPONENT, rule.emin_a, *packed_a, kinds_a)
+        pack_a = rows_packer(x, model.a, blocks, length, zero, rule.emin_a, *packed_a, kinds_a)
         size = panels * k * fast.WIDTH
-        packed_b = np.empty(size, np.float32), np.empty(size, np.int16)
-        pack_b = panels_packer(y, model.b, blocks, length, ZERO_EXPONENT, rule.emin_b, *packed_b, kinds_b)
+        packed_b = np.empty(size, np.float32), np.empty(size, dtype)
+        pack_b = panels_packer(y, model.b, blocks, length, zero, rule.emin_b, *packed_b, kinds_b)
         kernel, flat = kernels.TWO_STEP[length, self.parts], c.reshape(-1)
 
         def run(*part: int) -> None:
