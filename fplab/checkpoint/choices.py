@@ -105,7 +105,7 @@ class Choice:
             limit = np.array([record.max], np.float64).astype(np.float32)
             return quantize(x, record, overflow="saturate").reshape(-1), limit, max(x.size, 1)
         if isinstance(record, Stored):
-            return record.decode(record.encode(x)), NOTHING, 1
+            return record.round(x), NOTHING, 1
         if isinstance(record, Integers):
             return record.values(x, amax).reshape(-1), NOTHING, 1
         if record.block == "row":  # a row at a time where it is one of several parts

@@ -55,6 +55,31 @@ def largest_of_rows(x, out):
         out[row, 0] = x[row, i]
 
 
+@jit
+def steps(x, low, inverse, addend, away, most, codes):
+    """``(int8_t) ((x - low) * inverse + addend)``, at most ``most``: the fraction dropped, 0 beyond an int32 as on x86.
+
+    ``low``, ``inverse``: float32, of each row. ``away``: the addend has the product's sign.
+    """
+    for row in range(x.shape[0]):
+        v, out, least, factor = x[row], codes[row], low[row], inverse[row]
+        for i in range(v.size):
+            t = np.float32(np.float32(v[i] - least) * factor)
+            sign = np.uint32(as_bits(t) & np.uint32(~ABS)) if away else np.uint32(0)
+            t = np.float32(t + as_float(np.uint32(as_bits(addend) | sign)))
+            code = np.int32(t) if size_of(t) < np.float32(2147483648) else np.int32(0)
+            out[i] = min(np.int8(code), most)
+
+
+@jit
+def linear(codes, middle, scale, low, out):
+    """``(code - middle) * scale + low``, each operation rounded; ``scale``, ``low``: float32, of each row."""
+    for row in range(codes.shape[0]):
+        source, to, factor, least = codes[row], out[row], scale[row], low[row]
+        for i in range(source.size):
+            to[i] = np.float32(np.float32(np.float32(np.float32(source[i]) - middle) * factor) + least)
+
+
 @inlined
 def summed(x):
     """The sum in order."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..kernels import ggml as kernels
-from .record import Stored
+from .record import Coder, Stored
 
 Array = np.ndarray[Any, Any]
 f32 = np.float32
@@ -41,11 +41,6 @@ def of_halves(data: Array) -> Array:
     return np.ascontiguousarray(data).view("<f2").astype(f32)
 
 
-def truncated(x: Array) -> Array:
-    """``(int8_t) x``: the fraction dropped; what is beyond an integer is 0, as on x86."""
-    return x.astype(np.int32).astype(np.int8)
-
-
 def folded(codes: Array, parts: int, width: int = 32) -> Array:
     """Codes of 8 / parts bits in bytes, (n, m): of each parts * width codes the first ``width`` in the lowest bits."""
     bits = (codes.astype(np.uint8) & np.uint8(2 ** (8 // parts) - 1)).reshape(-1, parts, width)
@@ -72,43 +67,68 @@ def largest(x: Array) -> Array:
     return out + f32(0)
 
 
-def symmetric(x: Array, bits: int) -> Array:
+def _steps(x: Array, low: Array, d: Array, addend: float, most: int, away: bool = False) -> Array:
+    """Codes, int8: how many ``d`` an element is above ``low``."""
+    codes = np.empty(x.shape, np.int8)
+    kernels.steps(np.ascontiguousarray(x), low[:, 0], inverse(d)[:, 0], f32(addend), away, np.int8(most), codes)
+    return codes
+
+
+def symmetric(x: Array, bits: int) -> tuple[Array, ...]:
     """Q4_0 and Q5_0: the element of largest magnitude becomes the lowest code."""
     middle = 1 << (bits - 1)
     d = largest(x) / f32(-middle)
-    codes = np.minimum(truncated(x * inverse(d) + f32(middle + 0.5)), np.int8(2 * middle - 1))
-    return np.hstack([halves(d), *_parted(codes, bits)])
+    return _steps(x, np.zeros_like(d), d, middle + 0.5, 2 * middle - 1), d
 
 
-def with_minimum(x: Array, bits: int) -> Array:
+def with_minimum(x: Array, bits: int) -> tuple[Array, ...]:
     """Q4_1 and Q5_1: codes of the distance from the smallest element, of zeros the first."""
     low = np.take_along_axis(x, x.argmin(axis=1)[:, None], axis=1)
     d = (x.max(axis=1, keepdims=True) - low) / f32((1 << bits) - 1)
-    codes = truncated((x - low) * inverse(d) + f32(0.5))
-    codes = np.minimum(codes, np.int8(15)) if bits == 4 else codes
-    return np.hstack([halves(d), halves(low), *_parted(codes, bits)])
+    return _steps(x, low, d, 0.5, 15 if bits == 4 else 127), d, low
+
+
+def of_bytes(x: Array, bits: int) -> tuple[Array, ...]:
+    """Q8_0: the largest magnitude becomes 127, and ``roundf`` ends a step away from zero from its half on."""
+    d = np.abs(largest(x)) / f32(127)
+    return _steps(x, np.zeros_like(d), d, float(np.nextafter(f32(0.5), f32(0))), 127, away=True), d
+
+
+def _linear(codes: Array, bits: int, scales: Array) -> Array:
+    """The values of codes, int8, by a scale and perhaps a minimum of each row, in two bytes each."""
+    d = of_halves(scales[:, :2])[:, 0]
+    low = of_halves(scales[:, 2:])[:, 0] if scales.shape[1] > 2 else np.full_like(d, -0.0)  # which changes no product
+    middle = 0 if bits == 8 or scales.shape[1] > 2 else 1 << (bits - 1)
+    out = np.empty(codes.shape, f32)
+    kernels.linear(codes, f32(middle), d, low, out)
+    return out
+
+
+def _encode(search: Any, bits: int, x: Array) -> Array:
+    codes, *scales = search(x, bits)
+    return np.hstack([*map(halves, scales), *_parted(codes.view(np.uint8), bits)])
+
+
+def _round(search: Any, bits: int, x: Array) -> Array:
+    codes, *scales = search(x, bits)
+    return _linear(codes, bits, np.hstack([*map(halves, scales)]))
+
+
+def _decode(search: Any, bits: int, data: Array) -> Array:
+    size = 2 + 2 * (search is with_minimum)
+    if bits == 8:
+        return _linear(data[:, size:].view(np.int8), bits, data[:, :size])
+    codes = unfolded(data[:, -16:], 2, 16)
+    if bits == 5:
+        codes |= np.unpackbits(data[:, -20:-16], axis=1, bitorder="little") << 4
+    return _linear(codes.view(np.int8), bits, data[:, :size])
 
 
 def _parted(codes: Array, bits: int) -> list[Array]:
     """The bytes of codes: of five bits the fifth ones first."""
-    codes = codes.view(np.uint8)
+    if bits == 8:
+        return [codes]
     return [*([np.packbits(codes >> 4 & 1, axis=1, bitorder="little")] if bits == 5 else []), folded(codes, 2, 16)]
-
-
-def _codes(data: Array, bits: int) -> Array:
-    """The codes of those bytes, float32."""
-    codes = unfolded(data[:, -16:], 2, 16)
-    if bits == 5:
-        codes |= np.unpackbits(data[:, -20:-16], axis=1, bitorder="little") << 4
-    return codes.astype(f32)
-
-
-def q8_0(x: Array) -> Array:
-    """Q8_0: the largest magnitude becomes 127."""
-    d = np.abs(largest(x)) / f32(127)
-    steps = x * inverse(d)
-    steps += np.copysign(np.nextafter(f32(0.5), f32(0)), steps)  # so that dropping the fraction is ``roundf``
-    return np.hstack([halves(d), truncated(steps).view(np.uint8)])
 
 
 LINEAR = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], f32)  # IQ4_NL's values
@@ -121,7 +141,8 @@ def mxfp4(x: Array) -> Array:
     logarithm = np.log2(np.where(amax > 0, amax, 1).astype(np.float64)).astype(f32)  # which may round to the next one
     e = np.where(amax > 0, np.floor(logarithm) + 125, 0).astype(np.int64).astype(np.uint8)
     middles = (E2M1[1:] + E2M1[:-1]) / f32(2)
-    codes = np.searchsorted(middles, np.abs(x) / half_power(e)).astype(np.uint8)
+    size = np.abs(x) / half_power(e)
+    codes = reduce(np.add, ((size > middle).view(np.uint8) for middle in middles))
     return np.hstack([e, folded(codes | ((x < 0) & (codes > 0)).astype(np.uint8) << np.uint8(3), 2, 16)])
 
 
@@ -130,36 +151,20 @@ def half_power(e: Array) -> Array:
     return np.ldexp(f32(1), e.astype(np.int32) - 128)
 
 
-def _decode_symmetric(data: Array, bits: int) -> Array:
-    return (_codes(data, bits) - f32(1 << (bits - 1))) * of_halves(data[:, :2])
-
-
-def _decode_minimum(data: Array, bits: int) -> Array:
-    return _codes(data, bits) * of_halves(data[:, :2]) + of_halves(data[:, 2:4])
-
-
-def _decode_q8_0(data: Array) -> Array:
-    return data[:, 2:].view(np.int8).astype(f32) * of_halves(data[:, :2])
-
-
 def _decode_mxfp4(data: Array) -> Array:
     return np.concatenate([E2M1, -E2M1])[unfolded(data[:, 1:], 2, 16)] * half_power(data[:, :1])
 
 
-def record(name: str, encoder: Any, decoder: Any, bits: int | None = None) -> Stored:
-    """The record of one of ggml's kinds; ``bits``: an argument of both functions."""
+def record(name: str, encoder: Coder, decoder: Coder, rounder: Coder | None = None) -> Stored:
+    """The record of one of ggml's kinds."""
     block, size = next((block, size) for known, block, size in GGML.values() if known == name)
-    if bits is not None:
-        encoder, decoder = partial(encoder, bits=bits), partial(decoder, bits=bits)
-    return Stored(name, block, size, encoder, decoder, SOURCE)
+    return Stored(name, block, size, encoder, decoder, SOURCE, rounder)
 
 
+KINDS = {"q4_0": (symmetric, 4), "q4_1": (with_minimum, 4), "q5_0": (symmetric, 5), "q5_1": (with_minimum, 5),
+         "q8_0": (of_bytes, 8)}  # fmt: skip
 RECORDS = (
-    record("q4_0", symmetric, _decode_symmetric, 4),
-    record("q4_1", with_minimum, _decode_minimum, 4),
-    record("q5_0", symmetric, _decode_symmetric, 5),
-    record("q5_1", with_minimum, _decode_minimum, 5),
-    record("q8_0", q8_0, _decode_q8_0),
+    *(record(name, *(partial(way, *kind) for way in (_encode, _decode, _round))) for name, kind in KINDS.items()),
     record("mxfp4_ggml", mxfp4, _decode_mxfp4),
 )
 """Their records."""

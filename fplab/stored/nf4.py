@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..codebooks import BOOKS, quantize_blockwise
+from ..codebooks import BOOKS, dequantize_blockwise, quantize_blockwise
 from .record import Coder, Stored
 
 Array = np.ndarray[Any, Any]
@@ -23,9 +23,12 @@ ORDER = np.argsort(FP4, kind="stable").astype(np.uint8)
 BOUNDS = (FP4[ORDER[:-1]] + FP4[ORDER[1:]]) * np.float32(0.5)
 
 
+def _by_blocks(x: Array) -> Any:
+    return quantize_blockwise(x, "NF4", 64, "bitsandbytes torch")
+
+
 def _as_nf4(x: Array) -> tuple[Array, Array]:
-    done = quantize_blockwise(x, "NF4", 64, "bitsandbytes torch")
-    return done.codes, done.absmax
+    return (done := _by_blocks(x)).codes, done.absmax
 
 
 def _as_fp4(x: Array) -> tuple[Array, Array]:
@@ -34,16 +37,17 @@ def _as_fp4(x: Array) -> tuple[Array, Array]:
     return ORDER[np.searchsorted(BOUNDS, scaled)], absmax
 
 
-def _record(name: str, codes_of: Any, table: Array) -> Stored:
+def _record(name: str, codes_of: Any, table: Array, rounder: Coder | None = None) -> Stored:
     # The two values of each byte, as the bits of one number.
     pairs = np.stack([table.repeat(16), np.tile(table, 16)], axis=1).view(np.int64).ravel()
     coders: tuple[Coder, Coder] = partial(_encode, codes_of), partial(_decode, pairs)
-    return Stored(name, 64, 36, *coders, "bitsandbytes, quantize_4bit (its two arrays side by side)")
+    return Stored(name, 64, 36, *coders, "bitsandbytes, quantize_4bit (its two arrays side by side)", rounder)
 
 
 def _encode(codes_of: Any, x: Array) -> Array:
     codes, absmax = codes_of(x)
-    data = codes[:, 0::2] << np.uint8(4) | codes[:, 1::2]
+    pairs = codes.view("<u2")
+    data = (pairs << np.uint16(4) | pairs >> np.uint16(8)).astype(np.uint8)
     return np.hstack([data, absmax.astype("<f4").view(np.uint8).reshape(-1, 4)])
 
 
@@ -52,5 +56,8 @@ def _decode(pairs: Array, data: Array) -> Array:
     return np.asarray(values * np.ascontiguousarray(data[:, 32:]).view("<f4"))
 
 
-RECORDS = (_record("nf4", _as_nf4, BOOKS["NF4"].table), _record("fp4_bnb", _as_fp4, FP4))
+RECORDS = (
+    _record("nf4", _as_nf4, BOOKS["NF4"].table, lambda x: dequantize_blockwise(_by_blocks(x))),
+    _record("fp4_bnb", _as_fp4, FP4),
+)
 """Their records."""

@@ -1,4 +1,4 @@
-"""llama.cpp's searches for scales as ``ggml-quants.c`` reads: slow, and what the kernels are held against.
+"""llama.cpp's codes and searches for scales as ``ggml-quants.c`` reads: slow, and what the kernels are held against.
 
 Every line that C computes in FP32 is one operation here, rounded once; sums are in order. The functions have the names
 and the arguments of :mod:`fplab.kernels.ggml`.
@@ -26,6 +26,18 @@ def nearest_int(x: Any) -> Any:
 def in_order(terms: Iterable[Any]) -> Any:
     """The sum, one addition after the other."""
     return reduce(add, terms, f32(0))
+
+
+def steps(x: Array, low: Array, inverse: Array, addend: Any, away: bool, most: Any, codes: Array) -> None:
+    """``(int8_t) ((x - low) * inverse + addend)``: cut to an integer, and 0 beyond an int32, as on x86."""
+    t = (x - low[:, None]) * inverse[:, None]
+    t = t + (np.copysign(addend, t) if away else addend)
+    codes[:] = np.minimum(np.where(np.abs(t) < 2.0**31, t, 0).astype(np.int64).astype(np.int8), most)
+
+
+def linear(codes: Array, middle: Any, scale: Array, low: Array, out: Array) -> None:
+    """``(code - middle) * scale + low``."""
+    out[:] = (codes.astype(f32) - middle) * scale[:, None] + low[:, None]
 
 
 def with_minimum(

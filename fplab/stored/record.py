@@ -21,7 +21,8 @@ class Stored:
     """A format in which weights lie in files.
 
     ``block``: elements that are stored together; ``size``: their bytes. ``encoder``: finite float32 (n, block) to uint8
-    (n, size), ``decoder`` back to float32. ``library``: whose bytes they are.
+    (n, size), ``decoder`` back to float32. ``library``: whose bytes they are. ``rounder``: the values that come back,
+    float32 to float32, where they are known before the bytes are.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Stored:
     encoder: Coder = field(repr=False)
     decoder: Coder = field(repr=False)
     library: str = ""
+    rounder: Coder | None = field(default=None, repr=False)
 
     @property
     def bits(self) -> float:
@@ -39,6 +41,14 @@ class Stored:
     @quotes_call
     def encode(self, x: Any) -> Array:
         """The bytes of finite values, uint8, flat: float32, to which other dtypes are rounded, whole blocks of them."""
+        return self._applied(self.encoder, x)
+
+    @quotes_call
+    def round(self, x: Any) -> Array:
+        """The values that come back from those bytes, float32, flat."""
+        return self.decode(self.encode(x)) if self.rounder is None else self._applied(self.rounder, x)
+
+    def _applied(self, way: Coder, x: Any) -> Array:
         with np.errstate(over="ignore"):
             flat = values(x).flat.astype(np.float32, copy=False)
         if flat.size % self.block:
@@ -46,7 +56,7 @@ class Stored:
         if not np.isfinite(flat).all():
             raise LabError(f"x has NaN or infinity, and {self.name} has neither.")
         with np.errstate(all="ignore"):  # C's division by zero and its casts of infinity are silent
-            return self.encoder(flat.reshape(-1, self.block)).reshape(-1)
+            return way(flat.reshape(-1, self.block)).reshape(-1)
 
     @quotes_call
     def decode(self, data: Any) -> Array:
