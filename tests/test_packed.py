@@ -338,15 +338,102 @@ def test_bytes_of_nested_scales_and_llm_int8_are_those_of_bitsandbytes(tmp_path:
     np.testing.assert_array_equal(PACKED["llm_int8"].decode(ours, "fp32"), made["int8/values"])
 
 
-@pytest.mark.parametrize("config", ["Int8WeightOnlyConfig", "Float8WeightOnlyConfig"])
-def test_bytes_of_torchao_are_read_as_torchao_reads_them(config: str) -> None:
+@pytest.fixture(scope="module")
+def torchao() -> Any:
     library("transformers")
-    torchao = pytest.importorskip("torchao.quantization", exc_type=ImportError)
-    layer = torch.nn.Linear(64, 8, bias=False)
-    torchao.quantize_(layer, getattr(torchao, config)(**({"version": 2} if config[0] == "I" else {})))
-    parts = {"_weight_qdata": layer.weight.qdata, "_weight_scale": layer.weight.scale}
-    parts = {name: x.numpy() if x.dtype == torch.int8 else x.float().numpy() for name, x in parts.items()}
-    same(PACKED["torchao"].decode(parts, "fp32"), layer.weight.dequantize(), "values")
+    return pytest.importorskip("torchao.quantization", exc_type=ImportError)
+
+
+def flattened(layer: Any) -> dict[str, Any]:
+    """The tensors of a layer's weight as torchao writes them to safetensors."""
+    from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
+
+    parts, _ = flatten_tensor_state_dict({"m.weight": layer.weight})
+    return {name.removeprefix("m."): x for name, x in parts.items()}
+
+
+def as_numpy(parts: dict[str, Any]) -> dict[str, np.ndarray]:
+    return {name: x.float().numpy() if x.dtype.is_floating_point else x.numpy() for name, x in parts.items()}
+
+
+@pytest.mark.parametrize(
+    ("config", "how"),
+    [("Int8WeightOnlyConfig", {"version": 2}), ("Float8WeightOnlyConfig", {}), *(
+        ("IntxWeightOnlyConfig", {"bits": bits, "group": group, "zero": zero})
+        for bits, group, zero in [(4, 32, False), (4, 96, False), (4, 32, True), (8, 192, False), (2, 64, True)])],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bytes_of_torchao_are_read_as_torchao_reads_them(torchao: Any, config: str, how: Any, dtype: str) -> None:
+    """And to nearest written as torchao writes them, of FP32 weights."""
+    from torchao.quantization.granularity import PerGroup
+    from torchao.quantization.quant_primitives import MappingType
+
+    layer, given = torch.nn.Linear(192, 64, bias=False), how
+    w = np.ascontiguousarray(weights()[:, :192])
+    w[3] = 1e-3 if config[0] == "F" else 0  # of which torchao's FP8 makes NaN
+    layer.weight.data = torch.from_numpy(w).to(getattr(torch, dtype))
+    if "bits" in how:
+        kind = MappingType.ASYMMETRIC if how["zero"] else MappingType.SYMMETRIC
+        weight_dtype = getattr(torch, f"int{how['bits']}")
+        given = {"weight_dtype": weight_dtype, "granularity": PerGroup(how["group"]), "mapping_type": kind}
+    torchao.quantize_(layer, getattr(torchao, config)(**given))
+    parts = flattened(layer)
+    fmt = {"float32": "fp32", "bfloat16": "bf16"}[dtype]
+    same(PACKED["torchao"].decode(as_numpy(parts), fmt), layer.weight.dequantize(), "values")
+    if "bits" in how and dtype == "float32":
+        ours = PACKED["torchao"].encode(w, bits=how["bits"], group=how["group"], zero_point=how["zero"])
+        assert ours.keys() == parts.keys()
+        for name, x in ours.items():
+            same(x, parts[name], name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bytes_of_int4_are_read_as_torchao_reads_them(torchao: Any, dtype: Any, tmp_path: Path) -> None:
+    """Int4Tensor is made by a GPU's package; its parts are those of torchao's own steps, two codes a byte."""
+    from safetensors.torch import save_file
+
+    names = "_int4_row_dequantize_zp", "_int4_row_quantize_zp_precomputed_qparams"
+    steps = functions(Path(torchao.__file__).parent.parent / "prototype/gptq/api.py", *names, torch=torch)
+    w, group = torch.from_numpy(weights()).to(dtype), 64
+    low, high = w.reshape(64, -1, group).float().aminmax(dim=-1)
+    scale = ((high - low).clamp(min=1e-6) / 15).T.contiguous()
+    zero = (low.T + scale * 8).contiguous()
+    codes = steps._int4_row_quantize_zp_precomputed_qparams(w, scale, zero, group)
+    packed = codes[:, ::2] & 15 | codes[:, 1::2] << 4
+    layer = SimpleNamespace(weight=torchao.Int4Tensor(packed, scale.to(dtype), zero.to(dtype), [1, group], w.shape))
+    parts, values = flattened(layer), steps._int4_row_dequantize_zp(codes, scale.to(dtype), zero.to(dtype), group)
+    fmt = "fp32" if dtype == torch.float32 else "bf16"
+    same(PACKED["torchao_int4"].decode(as_numpy(parts), fmt), values, "values")
+    save_file({f"q.{name}": x for name, x in parts.items()}, tmp_path / "w.safetensors")
+    [one] = checkpoint.tensors(tmp_path / "w.safetensors")
+    assert (one.name, one.stored, one.shape) == ("q.weight", "torchao_int4", (64, 256))
+    np.testing.assert_array_equal(one.values(), values.numpy().ravel())
+
+
+def test_what_only_a_gpu_reads_is_listed_alone(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    tiles = {"_weight_qdata": np.zeros((2, 8, 32, 4), np.int32), "_weight_scale_and_zero": np.zeros((16, 16, 2), f32)}
+    words = {"_weight_qdata": np.zeros((16, 32), np.int32), "_weight_scale": np.zeros((4, 16), f32),
+             "_weight_zero_point": np.zeros((4, 16), np.int8)}  # fmt: skip
+    both = {"a": tiles, "b": words}
+    save_file({f"{m}.{name}": x for m, of in both.items() for name, x in of.items()}, tmp_path / "w.safetensors")
+    found = checkpoint.survey(tmp_path / "w.safetensors", ["bf16"], progress=str)
+    about = {one.tensor: (one.stored, one.shape) for one in found.tensors}
+    assert about == {"a.weight": ("torchao_int4_tiles", (16, 1024)), "b.weight": ("torchao_int4_words", (16, 256))}
+    assert "2 tensors of integers or of formats that are not read here are listed alone" in str(found.text)
+
+
+@pytest.mark.parametrize(
+    ("shape", "blocks", "edges"),
+    [((64, 192), (64, 2), (1, 96)), ((200, 192), (2, 2), (128, 128)), ((256, 512), (2, 4), (128, 128)),
+     ((96, 64), (1, 1), (96, 64)), ((100, 192), (1, 2), (100, 128)), ((64, 96), (2, 3), (32, 32))],
+)  # fmt: skip
+def test_groups_divide_a_row_and_the_last_block_of_128_may_be_cut(shape: Any, blocks: Any, edges: Any) -> None:
+    codes, scales = np.ones(shape, np.int8), np.arange(1, 1 + np.prod(blocks), dtype=f32).reshape(blocks)
+    found = PACKED["int8_row"].decode({"weight": codes, "weight_scale": scales}, "fp32")
+    wanted = [[scales[i // edges[0], j // edges[1]] for j in range(shape[1])] for i in range(shape[0])]
+    np.testing.assert_array_equal(found, wanted)
 
 
 test_what_is_refused = refusals.matching(
@@ -360,6 +447,14 @@ test_what_is_refused = refusals.matching(
         r"awq stores 4 bits with zero points, outputs a multiple of",
     ),
     (lambda: PACKED["nvfp4_pack"].encode(np.zeros((8, 128), f32)), r"nvfp4_pack is written by scaled\.quantize"),
+    (
+        lambda: PACKED["torchao_int4"].encode(np.zeros((8, 128), f32)),
+        r"torchao_int4 is written by torchao, on a GPU al",
+    ),
+    (
+        lambda: PACKED["torchao_int4_tiles"].decode(dict.fromkeys(("_weight_qdata", "_weight_scale_and_zero"), 0)),
+        r"torchao_int4_tiles has codes in the order of a GPU's kernel, which only torchao, Int4TilePacked",
+    ),
     (
         lambda: PACKED["llm_int8"].encode([np.nan]),
         r"w has shape \(1,\); allowed: a matrix \(outputs, inputs\) of finite",

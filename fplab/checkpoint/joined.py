@@ -41,7 +41,7 @@ class Joined(Tensor):
 
     @property
     def has_values(self) -> bool:
-        return True
+        return PACKED[self.stored].decoder is not None
 
     @property
     def rounded_to(self) -> str:
@@ -65,6 +65,11 @@ class Joined(Tensor):
             long = of["qweight"].shape[0]
             bits = 4 if self.stored == "awq" else bits_of(long, inputs)
             how |= {"bits": bits, "group": inputs // of["scales"].shape[0]}
+        elif "_weight_qdata" in of:
+            scales, most = of["_weight_scale"], int((codes := _array(of["_weight_qdata"])).max())
+            if codes.dtype != np.int8 or len(scales.shape) < 2:
+                return
+            how |= {"bits": 1 + max(most, -1 - int(codes.min())).bit_length(), "group": inputs // scales.shape[1]}
         elif "weight_packed" in of:
             groups = of["weight_scale"].shape[-1]
             how |= {"bits": bits_of(of["weight_packed"].shape[1], inputs), "group": inputs // groups}
@@ -120,7 +125,8 @@ def _weight(base: str, layout: Packed, named: Found) -> Joined | None:
     if first is None or not all(name in found for name in layout.needs) or not _fits(layout, found):
         return None
     with reading(first.path):
-        shape = _shape(layout.name, found, base)
+        shapes = {name: part.shape for name, part in found.items()}
+        shape = shaped(base, layout.shape(shapes, lambda name: _small(found[name])))
         size, count = sum(part.nbytes for part in found.values()), math.prod(shape)
         if not count or count > 32 * size:
             raise LabError(f"weight {summary(base)} would have the shape {shape}, and {size:,} bytes")
@@ -130,8 +136,10 @@ def _weight(base: str, layout: Packed, named: Found) -> Joined | None:
 
 def _fits(layout: Packed, parts: Found) -> bool:
     """Whether dtypes and shapes are those of a layout: several have tensors of the same names."""
-    first = parts[layout.needs[0]]
-    if first.stored not in layout.codes or len(first.shape) != 2:
+    first, zero = parts[layout.needs[0]], next((parts[name] for name in parts if "zero_point" in name), None)
+    if first.stored not in layout.codes or len(first.shape) != layout.dimensions:
+        return False
+    if zero is not None and zero.stored not in layout.zeros:
         return False
     if "qzeros" not in parts:
         return True
@@ -141,26 +149,6 @@ def _fits(layout: Packed, parts: Found) -> bool:
     if layout.name == "awq":
         return first.shape[1] * 8 == scales.shape[1]
     return first.shape[1] == scales.shape[1] and _second_version(first.path) == (layout.name == "gptq_v2")
-
-
-def _shape(layout: str, parts: Found, base: str) -> tuple[int, ...]:
-    """The weight's shape: outputs and inputs."""
-    first = parts[PACKED[layout].needs[0]]
-    if layout in ("gptq", "gptq_v2"):
-        outputs = parts["scales"].shape[1]
-        if "g_idx" in parts:
-            return outputs, parts["g_idx"].count
-        return outputs, 32 * first.shape[0] // bits_of(parts["qzeros"].shape[1], outputs)
-    if layout == "awq":
-        return parts["scales"].shape[1], first.shape[0]
-    if layout == "nvfp4_pack":
-        return first.shape[0], 2 * first.shape[1]
-    if layout == "pack_quantized":
-        return shaped(base, _small(parts["weight_shape"]).tolist())
-    if layout.startswith("bnb"):
-        state = json.loads(_small(parts[f"weight.{BNB}{layout[4:]}"]).tobytes())
-        return shaped(base, state.get("shape") if isinstance(state, dict) else None)
-    return first.shape
 
 
 def _small(part: Tensor) -> Array:

@@ -34,6 +34,8 @@ from .nf4 import FP4, RECORDS
 
 Array = np.ndarray[Any, Any]
 Parts = Mapping[str, Array]
+Shapes = Mapping[str, tuple[int, ...]]
+Reading = Callable[[str], Array]
 f32 = np.float32
 AWQ_ORDER = np.array([0, 2, 4, 6, 1, 3, 5, 7])  # which of eight outputs lies in each nibble of a word
 PART_OF_127 = f32(0.007874015718698502)  # bitsandbytes' 1 / 127
@@ -211,20 +213,22 @@ def to_scaled(fmt: str, w: Array, bits: int, group: int, zero_point: bool) -> di
 def of_scaled(weight: str, scale: str, parts: Parts, dtype: str) -> Array:
     """A scale for the tensor, a row, groups of a row, or square blocks; ``weight``, ``scale``: names of tensors."""
     codes, scales = parts[weight], parts[scale]
-    if "_weight_zero_point" in parts:
-        codes = codes.astype(np.int16) - parts["_weight_zero_point"]
     scales = scales.reshape(-1, 1) if scales.ndim < 2 else scales
-    high = -(-len(codes) // len(scales)) if len(scales) in (1, len(codes)) else _side(len(codes), len(scales))
-    return grouped(codes, np.repeat(scales, high, axis=0)[: len(codes)], dtype, _columns(codes.shape[1], scales))
+    rows = np.arange(len(codes)) // _side(len(codes), len(scales))
+    alike = len(scales) == len(codes)  # groups of a row, which divide it
+    columns = (groups_of if alike else _blocks_of)(codes.shape[1], scales.shape[1])
+    if (zeros := parts.get("_weight_zero_point")) is not None:
+        codes = codes.astype(np.int16) - zeros.reshape(scales.shape)[rows][:, columns]
+    return grouped(codes, scales[rows], dtype, columns)
 
 
 def _side(n: int, blocks: int) -> int:
-    """The edge of blocks, 128 where the last one may be cut."""
-    return 128 if -(-n // 128) == blocks else -(-n // blocks)
+    """The edge of blocks: all of one, else 128 where the last one may be cut, as releases of FP8 have it."""
+    return n if blocks == 1 else 128 if -(-n // 128) == blocks else -(-n // blocks)
 
 
-def _columns(n: int, scales: Array) -> Array:
-    return np.arange(n) // (n if scales.shape[1] == 1 else _side(n, scales.shape[1]))
+def _blocks_of(inputs: int, blocks: int) -> Array:
+    return np.arange(inputs) // _side(inputs, blocks)
 
 
 def of_nvfp4(parts: Parts, dtype: str) -> Array:
@@ -233,6 +237,31 @@ def of_nvfp4(parts: Parts, dtype: str) -> Array:
     values_of = of_codes(codes, "e2m1").reshape(len(packed), -1)
     scales = parts["weight_scale"] / parts["weight_global_scale"].reshape(())
     return grouped(values_of, scales, dtype, groups_of(values_of.shape[1], scales.shape[1]))
+
+
+# --- torchao ------------------------------------------------------------------------------------------------------
+def to_torchao(w: Array, bits: int, group: int, zero_point: bool) -> dict[str, Array]:
+    """To nearest as ``IntxWeightOnlyConfig`` and ``Int8WeightOnlyConfig`` have it: a code a byte."""
+    least, most = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    parts, low, high = ranges(w, group)
+    wide = high - low if zero_point else 2 * np.maximum(-low, high)
+    scale = np.maximum(wide / f32(most - least), np.finfo(f32).smallest_normal)
+    zero = np.clip(least - np.rint(low / scale), least, most) if zero_point else np.zeros_like(scale)
+    codes = np.clip(np.rint(parts * (f32(1) / scale)) + zero, least, most).astype(np.int8)
+    return {
+        "_weight_qdata": codes.reshape(w.shape), "_weight_scale": scale[..., 0],
+        "_weight_zero_point": zero[..., 0].astype(np.int8),
+    }  # fmt: skip
+
+
+def of_torchao_int4(parts: Parts, dtype: str) -> Array:
+    """``Int4Tensor``: two codes a byte, scales and zero points (groups, outputs), as ``_int4_row_dequantize_zp``."""
+    packed, scales = parts["_weight_qdata"].view(np.uint8), parts["_weight_scale"].T
+    codes = unpack_int4(packed, 2 * packed.shape[1]).astype(f32) + f32(8)
+    low = parts["_weight_zero_point"].T - scales * f32(8)
+    low = low if dtype == "fp32" else quantize(low, dtype).astype(f32)
+    index = groups_of(codes.shape[1], scales.shape[1])
+    return np.asarray(codes * np.take(scales, index, axis=1) + np.take(low, index, axis=1))
 
 
 # --- bitsandbytes -------------------------------------------------------------------------------------------------
@@ -283,6 +312,23 @@ def of_bnb(kind: str, parts: Parts, dtype: str) -> Array:
     return np.asarray(product if dtype == "fp32" else quantize(product, dtype).astype(f32)).reshape(shape)
 
 
+# --- shapes: (outputs, inputs) of those of the tensors, or as a small one of them says ------------------------------
+def _shape_gptq(shapes: Shapes, read: Reading) -> Any:
+    outputs = shapes["scales"][1]
+    if "g_idx" in shapes:
+        return outputs, shapes["g_idx"][0]
+    return outputs, 32 * shapes["qweight"][0] // bits_of(shapes["qzeros"][1], outputs)
+
+
+def _shape_bnb(kind: str, shapes: Shapes, read: Reading) -> Any:
+    state = json.loads(read(f"weight.{BNB}{kind}").tobytes())
+    return state.get("shape") if isinstance(state, dict) else None
+
+
+def _shape_times(name: str, high: int, wide: int, shapes: Shapes, read: Reading) -> Any:
+    return high * shapes[name][0], wide * shapes[name][1]
+
+
 # --- the records --------------------------------------------------------------------------------------------------
 @door
 @dataclass(frozen=True, eq=False)
@@ -290,18 +336,23 @@ class Packed:
     """A layout of several tensors a weight.
 
     ``needs``, ``knows``: the names of the tensors that it has, and may have, after the module's; the first one's are
-    the codes, of a dtype of ``codes``. ``library``: whose layout it is. ``chooses``: whether bits and groups are the
-    caller's. ``encoder`` is None where :mod:`fplab.scaled` quantises.
+    the codes, of a dtype of ``codes`` and of ``dimensions``; ``zeros``: the dtypes of zero points. ``shape``: of the
+    weight, by those of its tensors and a way to read a small one. ``library``: whose layout it is. ``chooses``: whether
+    bits and groups are the caller's. ``encoder`` is None where :mod:`fplab.scaled` quantises, or the library only on a
+    GPU; ``decoder`` is None where codes lie in the order of a GPU's kernel.
     """
 
     name: str
     needs: tuple[str, ...]
     knows: tuple[str, ...]
     codes: tuple[str, ...]
-    decoder: Callable[[Parts, str], Array] = field(repr=False)
+    shape: Callable[[Shapes, Reading], Any] = field(repr=False)
+    decoder: Callable[[Parts, str], Array] | None = field(repr=False)
     encoder: Callable[..., dict[str, Array]] | None = field(repr=False)
     library: str = ""
     chooses: bool = False
+    zeros: tuple[str, ...] = ("int32",)
+    dimensions: int = 2
 
     @quotes_call
     def decode(self, parts: Parts, dtype: str = "fp16") -> Array:
@@ -312,6 +363,10 @@ class Packed:
         """
         if missing := [name for name in self.needs if name not in parts]:
             raise LabError(f"{self.name} needs {', '.join(self.needs)}; missing: {', '.join(missing)}.")
+        if self.decoder is None:
+            raise LabError(
+                f"{self.name} has codes in the order of a GPU's kernel, which only {self.library} reads there."
+            )
         with np.errstate(all="ignore"):  # a file's scales may be infinite, or NaN
             return self.decoder(parts, dtype)
 
@@ -324,7 +379,8 @@ class Packed:
         x = values(w)
         matrix = x.flat.reshape(x.shape).astype(f32, copy=False)
         if self.encoder is None:
-            raise LabError(f"{self.name} is written by scaled.quantize(...).packed().")
+            by = "torchao, on a GPU alone" if self.name.startswith("torchao") else "scaled.quantize(...).packed()"
+            raise LabError(f"{self.name} is written by {by}.")
         if matrix.ndim != 2 or not matrix.size or not np.isfinite(matrix).all():
             raise LabError(f"w has shape {matrix.shape}; allowed: a matrix (outputs, inputs) of finite numbers.")
         if self.chooses and matrix.shape[1] % group:
@@ -336,26 +392,37 @@ class Packed:
 CT, GPTQ, GROUPED = "compressed-tensors", "GPTQ, as gptqmodel packs it", ("qweight", "qzeros", "scales")
 NESTED_PARTS = ("weight.nested_absmax", "weight.nested_quant_map")
 STATE = ("weight", "weight.absmax", "weight.quant_map")
-INT32, FP8 = ("int32",), ("e4m3", "e5m2")  # dtypes of codes
+INT32, FP8, NUMBERS = ("int32",), ("e4m3", "e5m2"), ("fp32", "fp16", "bf16")  # dtypes
+WEIGHT, QDATA = (partial(_shape_times, name, 1, 1) for name in ("weight", "_weight_qdata"))
+AO, AO_SCALE, AO_ZERO = "_weight_qdata", "_weight_scale", "_weight_zero_point"
 LAYOUTS = (
-    Packed("gptq", GROUPED, ("g_idx",), INT32, partial(of_gptq, 1), partial(to_gptq, 1), GPTQ, True),
-    Packed("gptq_v2", GROUPED, ("g_idx",), INT32, partial(of_gptq, 0), partial(to_gptq, 0), GPTQ, True),
-    Packed("awq", GROUPED, (), INT32, of_awq, to_awq, "AutoAWQ, GEMM", True),
+    Packed("gptq", GROUPED, ("g_idx",), INT32, _shape_gptq, partial(of_gptq, 1), partial(to_gptq, 1), GPTQ, True),
+    Packed("gptq_v2", GROUPED, ("g_idx",), INT32, _shape_gptq, partial(of_gptq, 0), partial(to_gptq, 0), GPTQ, True),
+    Packed("awq", GROUPED, (), INT32, lambda shapes, _: (shapes["scales"][1], shapes["qweight"][0]), of_awq, to_awq,
+           "AutoAWQ, GEMM", True),
     Packed("pack_quantized", ("weight_packed", "weight_scale", "weight_shape"), ("weight_zero_point", "weight_g_idx"),
-           INT32, of_pack_quantized, to_pack_quantized, CT, True),
-    Packed("nvfp4_pack", ("weight_packed", "weight_scale", "weight_global_scale"), (), ("uint8",), of_nvfp4, None, CT),
-    Packed("int8_row", ("weight", "weight_scale"), (), ("int8",), partial(of_scaled, "weight", "weight_scale"),
+           INT32, lambda _, read: read("weight_shape").tolist(), of_pack_quantized, to_pack_quantized, CT, True),
+    Packed("nvfp4_pack", ("weight_packed", "weight_scale", "weight_global_scale"), (), ("uint8",),
+           partial(_shape_times, "weight_packed", 1, 2), of_nvfp4, None, CT),
+    Packed("int8_row", ("weight", "weight_scale"), (), ("int8",), WEIGHT, partial(of_scaled, "weight", "weight_scale"),
            partial(to_scaled, "int8"), CT),
-    Packed("e4m3_row", ("weight", "weight_scale"), (), FP8, partial(of_scaled, "weight", "weight_scale"),
+    Packed("e4m3_row", ("weight", "weight_scale"), (), FP8, WEIGHT, partial(of_scaled, "weight", "weight_scale"),
            partial(to_scaled, "e4m3"), CT),
-    Packed("e4m3_block", ("weight", "weight_scale_inv"), (), FP8, partial(of_scaled, "weight", "weight_scale_inv"),
-           None, "DeepSeek, transformers"),
-    Packed("torchao", ("_weight_qdata", "_weight_scale"), ("_weight_zero_point",), ("int8", *FP8),
-           partial(of_scaled, "_weight_qdata", "_weight_scale"), None, "torchao, Int8Tensor and Float8Tensor"),
-    Packed("llm_int8", ("weight", "SCB"), (), ("int8",), of_llm_int8, to_llm_int8,
+    Packed("e4m3_block", ("weight", "weight_scale_inv"), (), FP8, WEIGHT,
+           partial(of_scaled, "weight", "weight_scale_inv"), None, "DeepSeek, transformers"),
+    Packed("torchao", (AO, AO_SCALE), (AO_ZERO,), ("int8", *FP8), QDATA, partial(of_scaled, AO, AO_SCALE), to_torchao,
+           "torchao, Int8Tensor, IntxUnpackedToInt8Tensor and Float8Tensor", True, ("int8",)),
+    Packed("torchao_int4", (AO, AO_SCALE, AO_ZERO), (), ("int8", "uint8"), partial(_shape_times, AO, 1, 2),
+           of_torchao_int4, None, "torchao, Int4Tensor", zeros=NUMBERS),
+    Packed("torchao_int4_tiles", (AO, "_weight_scale_and_zero"), (), INT32, partial(_shape_times, AO, 8, 128),
+           None, None, "torchao, Int4TilePackedTo4dTensor", dimensions=4),
+    Packed("torchao_int4_words", (AO, AO_SCALE, AO_ZERO), (), INT32, partial(_shape_times, AO, 1, 8),
+           None, None, "torchao, Int4PlainInt32Tensor", zeros=("int8",)),
+    Packed("llm_int8", ("weight", "SCB"), (), ("int8",), WEIGHT, of_llm_int8, to_llm_int8,
            "bitsandbytes, int8_vectorwise_quant"),
     *(Packed(f"bnb_{kind[:3]}", (*STATE, f"weight.{BNB}{kind[:3]}"), NESTED_PARTS, ("uint8",),
-             partial(of_bnb, kind[:3]), partial(to_nested, kind), "bitsandbytes, quantize_4bit")
+             partial(_shape_bnb, kind[:3]), partial(of_bnb, kind[:3]), partial(to_nested, kind),
+             "bitsandbytes, quantize_4bit")
       for kind in ("nf4", "fp4_bnb")),
 )  # fmt: skip
 """Their records."""
