@@ -1,5 +1,7 @@
 """Attention whose keys and values pass through a cache of few bits, against NumPy and the lab's own quantisers."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -82,6 +84,29 @@ class Attending(torch.nn.Module):
     def forward(self, x):
         q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
         return self.out(scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2))
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_shadow_tells_what_a_cache_costs_in_each_layer(cache):
+    """Beside what the products cost: the errors of keys and values, and exact results without a cache."""
+    net = torch.nn.Sequential(Attending(), torch.nn.Tanh(), Attending())
+    x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(7))
+    passed, attention = [], scaled_dot_product_attention
+    with torch.no_grad(), nn.emulate("H100", inputs="bf16", kv_cache=cache), nn.shadow() as s:
+        got = net(x)
+    with torch.no_grad(), nn.emulate("H100", inputs="bf16", kv_cache=cache), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{__name__}.scaled_dot_product_attention", lambda *of: passed.append(of[1:]) or attention(*of))
+        assert torch.equal(got, net(x))
+    exact = copy.deepcopy(net).double()(x.double())
+    torch.testing.assert_close(s.exact(got), exact, rtol=1e-12, atol=1e-12)
+    report = s.report()
+    for layer, given in zip(("0", "2"), passed, strict=True):
+        [(where, tally)] = [(w, t) for w, t in report.operations.items() if w[:3] == (layer, "forward", "kv_cache")]
+        assert (where.format, tally.calls) == (cache, 2)
+        both = torch.stack(given).double()
+        lost = torch.stack([cached(x, cache) for x in given]).double() - both
+        assert tally.born == pytest.approx(float(lost.norm() / both.norm()), rel=0.02)  # of the exact keys and values
+    assert f"keys and values through a cache of {cache}" in str(report.diagnosis)
 
 
 def test_explain_finds_the_layer_whose_cache_it_is():

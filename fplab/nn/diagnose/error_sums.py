@@ -31,6 +31,7 @@ from .tensors import COMPLEX, FLOATS, INTEGERS, Array, among, dense, floating, r
 Tensor = torch.Tensor
 _LAYER = "fplab shadow"  # key of a node's metadata
 KEPT = 8  # worst elements
+CACHE = "kv_cache"  # the operation of a cache of keys and values
 # Of the root of the mean square: elements below it are zero to their tensor, and not judged by themselves.
 FLOOR = 2.0**-30
 GREW = 4.0  # an element's error is an operation's own if it is that many times the worst of the operands
@@ -40,7 +41,7 @@ _ADDITIONS = frozenset({"add", "sub", "rsub", "clamp", "clamp_min", "maximum"})
 class Where(NamedTuple):
     """Whose a tally is. ``phase``: "forward", "backward" or "update" (outside of layers, without gradients).
 
-    ``operation``: torch's name, or "rounding"; ``format``: the dtype of the result, or what it was rounded to.
+    ``operation``: torch's name, "rounding" or "kv_cache"; ``format``: the result's dtype, or what it was rounded to.
     """
 
     layer: str
@@ -225,21 +226,22 @@ class Run(Layers):
             carried *= name in ROUNDS if name not in CLAMPS else halves(made.own)[0] != real
             self._new.append((real, carried, Perhaps(record, origin), where.layer))
 
-    def rounded(self, x: Tensor, result: Tensor, fmt: str) -> None:
-        """A rounding by the lab's own kernels."""
+    def rounded(self, x: Tensor, result: Tensor, fmt: str, operation: str = "rounding") -> None:
+        """A rounding by the lab's own kernels, or by a cache of keys and values."""
         if not (floating(x) and floating(result)):
             return
         with torch._C._DisableTorchDispatch(), torch.no_grad(), torch._C.DisableTorchFunction():
             learned, x = x.requires_grad, x.detach()
-            layer = self._left.get(key(x))
+            layer = self._left.get(key(x)) if operation != CACHE else None
             self.recording = True
             companion = self.companions.of(x)
             local = self.companions.widened(wide(x))
             known = self.companions.value(x)
             exact, low = halves(local if known is None else known)
             exact = exact.clone() if low is None else Pair(exact.clone(), low.clone())
-            where = self._where("rounding", fmt, layer)
-            tally, *_ = self._compare(where, result, local, exact, [companion] if companion else [], fmt)
+            limits = fmt if operation != CACHE else "e4m3" if fmt == "fp8" else spelt(result.dtype)
+            where = self._where(operation, fmt, layer)
+            tally, *_ = self._compare(where, result, local, exact, [companion] if companion else [], limits)
             inside = None if self.region is None else self.region.of(x)
             if self.region is not None and (inside or (learned and companion)):
                 other = self.region.value(x) if inside else local

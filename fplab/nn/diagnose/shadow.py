@@ -12,18 +12,20 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
 from ...errors import LabError, quotes_call, unknown
 from ...words import part, say
 from ..emulation import modes
+from ..emulation.cached import PASSED, cached
 from ..ranks import is_spread, refused_as_spread
 from ..straight_through import WITNESSES
 from ..tracer import Event, Operations, backward_passes, functions, name_of
 from . import exact_operations
 from .companions import Companion, key
 from .double_double import copied, halves
-from .error_sums import Run
+from .error_sums import CACHE, Run
 from .quantization import Quantising, Step
 from .shadow_report import Report, make
 from .tensors import among, floating, wide
@@ -65,6 +67,7 @@ class Following(Operations):
 
     def operation(self, event: Event) -> Any:
         """One operation."""
+        event = run_cached(self.run, event)
         run, func = self.run, event.func
         run.link()
         run.recording = torch.is_grad_enabled()
@@ -190,6 +193,21 @@ class Following(Operations):
         return Mixed(result, written, max(origins, key=lambda h: h.relative).origin if origins else None)
 
 
+def run_cached(run: Run, event: Event) -> Event:
+    """Attention on what an emulation's cache gives back of keys and values, whose loss counts as the cache's own."""
+    below = _get_current_dispatch_mode()
+    cache = below.run.settings.kv_cache if isinstance(below, modes.Mode) else None
+    if cache is None or "scaled_dot_product" not in event.name or event.name.endswith("backward"):
+        return event
+    query, *given = event.args
+    for i, x in enumerate(given[:2]):
+        with torch._C._DisableTorchDispatch(), torch.no_grad():
+            given[i] = cached(x, cache)
+            given[i].__dict__[PASSED] = True
+        run.rounded(x, given[i], cache, CACHE)
+    return Event(event.func, (query, *given), event.kwargs)
+
+
 PRECISIONS = ("fp64", "double-double")
 
 
@@ -261,9 +279,10 @@ def shadow(precision: str = "fp64") -> Shadow:
     what it was given. ``precision``: "fp64", or where that does not suffice "double-double", about 106 bits of FP64's
     range and many times slower; what has no such form (erf, convolutions) is done in FP64, and the report names it.
     Weights and data are exact as they are. Integers, masks, indices, random numbers and Python's numbers are the run's
-    own; views, operations in place and optimizers' steps are followed. What leaves torch (numpy) begins anew, exact,
-    except :func:`fplab.nn.quantize` and :func:`fplab.nn.formats`; so do operations that float64 lacks, which the report
-    names.
+    own; views, operations in place and optimizers' steps are followed. What a cache of keys and values loses, under
+    ``emulate(kv_cache=...)``, is an error of its own, the operation "kv_cache". What leaves torch (numpy) begins anew,
+    exact, except :func:`fplab.nn.quantize` and :func:`fplab.nn.formats`; so do operations that float64 lacks, which the
+    report names.
 
     A rounding that the run itself undoes quantises, and what is exact of it is its operand: ``round``, ``floor``,
     ``ceil``, ``trunc`` and ``clamp`` between a division by a scale and the multiplication by that scale (what snaps to

@@ -17,7 +17,7 @@ from ..emulation.product_log import PHASES
 from ..reporting import UNLISTED, leading, number
 from ..reporting import Report as Base
 from . import exact_operations
-from .error_sums import Constant, Run, Tally, Where
+from .error_sums import CACHE, Constant, Run, Tally, Where
 from .exact_operations import Element
 
 MOST_ROWS = 40
@@ -36,6 +36,7 @@ VANISHED = say(
 )
 ROUNDED = say("values rounded to {format}{lost}")
 LOST = say(", {zero:.1%} of them to zero and {most:.1%} cut off at its largest value: a scale is missing")
+CACHED = say("keys and values through a cache of {format}{lost}")
 QUANTISED = say("values quantised by {operation}, {n:,} times")
 SUMMED = say("a sum in {format}: {operation}, {n:,} times")
 ADDED = say("a sum in {format}: {n:,} additions of rounded results")
@@ -249,11 +250,11 @@ def _vanished(constant: Constant) -> Text:
 def _cause(run: Run, where: Where, tally: Tally) -> Text:
     """What an operation did to its values, in the words of its kind."""
     given = {"operation": _short(where.operation), "format": where.format, "n": tally.calls}
-    if exact_operations.quantises(where.operation, where.format):
+    if where.operation != CACHE and exact_operations.quantises(where.operation, where.format):
         return QUANTISED.fill(**given)
-    if where.operation in ("rounding", "_to_copy", "copy"):
+    if where.operation in ("rounding", "_to_copy", "copy", CACHE):
         zero, most = tally.count(kernel.GONE) / tally.values, tally.count(kernel.HIGH) / tally.values
-        return ROUNDED.fill(
+        return (CACHED if where.operation == CACHE else ROUNDED).fill(
             format=where.format, lost=LOST.fill(zero=zero, most=most) if zero + most > 0.001 else NOTHING
         )
     if (constant := _constant(run, where.layer)) is not None:

@@ -38,6 +38,11 @@ CACHES: dict[str, Callable[[Tensor], Tensor]] = {"fp8": by_e4m3, "int8": by_int8
 """What a cache gives back for float32 keys or values."""
 
 
+PASSED = "_fplab_cached"  # marks what has passed through a cache above the emulation
+
+
 def cached(x: Tensor, cache: str | None) -> Tensor:
     """Keys or values (B, H, S, E) as a cache gives them back, in their own dtype and layout; None is no cache."""
-    return x if cache is None else torch.empty_like(x).copy_(CACHES[cache](x.detach().float()))
+    if cache is None or PASSED in x.__dict__:
+        return x
+    return torch.empty_like(x).copy_(CACHES[cache](x.detach().float()))
