@@ -449,11 +449,11 @@ test_what_is_refused = refusals.matching(
     (lambda: PACKED["nvfp4_pack"].encode(np.zeros((8, 128), f32)), r"nvfp4_pack is written by scaled\.quantize"),
     (
         lambda: PACKED["torchao_int4"].encode(np.zeros((8, 128), f32)),
-        r"torchao_int4 is written by torchao, on a GPU al",
+        r"torchao_int4 is written by torchao on a GPU alone",
     ),
     (
         lambda: PACKED["torchao_int4_tiles"].decode(dict.fromkeys(("_weight_qdata", "_weight_scale_and_zero"), 0)),
-        r"torchao_int4_tiles has codes in the order of a GPU's kernel, which only torchao, Int4TilePacked",
+        r"torchao_int4_tiles has codes in the order of a GPU's kernel, and is read by torchao, Int4T",
     ),
     (
         lambda: PACKED["llm_int8"].encode([np.nan]),

@@ -365,7 +365,7 @@ class Packed:
             raise LabError(f"{self.name} needs {', '.join(self.needs)}; missing: {', '.join(missing)}.")
         if self.decoder is None:
             raise LabError(
-                f"{self.name} has codes in the order of a GPU's kernel, which only {self.library} reads there."
+                f"{self.name} has codes in the order of a GPU's kernel, and is read by {self.library} alone."
             )
         with np.errstate(all="ignore"):  # a file's scales may be infinite, or NaN
             return self.decoder(parts, dtype)
@@ -379,8 +379,9 @@ class Packed:
         x = values(w)
         matrix = x.flat.reshape(x.shape).astype(f32, copy=False)
         if self.encoder is None:
-            by = "torchao, on a GPU alone" if self.name.startswith("torchao") else "scaled.quantize(...).packed()"
-            raise LabError(f"{self.name} is written by {by}.")
+            if self.name.startswith("torchao"):
+                raise LabError(f"{self.name} is written by torchao on a GPU alone.")
+            raise LabError(f"{self.name} is written by scaled.quantize(...).packed().")
         if matrix.ndim != 2 or not matrix.size or not np.isfinite(matrix).all():
             raise LabError(f"w has shape {matrix.shape}; allowed: a matrix (outputs, inputs) of finite numbers.")
         if self.chooses and matrix.shape[1] % group:
