@@ -16,9 +16,10 @@ from . import inlined, jit
 from .codebooks import largest
 from .fast32 import as_bits, as_float, to_uint32
 from .rounding import ODD, RNA, RTN, RTP, random_word
-from .tensorcore_pack import _at
+from .tensorcore_pack import _at, _turn
+from .tensorcore_rows import FLOATS, INTS, LANES, _larger, place, splat
 
-TILE = 4096  # elements worked on between two looks at memory
+TILE = 1024  # elements worked on between two looks at memory
 SIGN, ABS, INFINITY = np.uint32(0x80000000), np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)
 MOST, NAN = np.uint32(0x7F7FFFFF), np.uint32(0x7FC00000)
 LEAST_NORMAL = np.uint32(0x00800000)
@@ -160,6 +161,13 @@ def scale_of(a, p, scale, up, down, four):
     return quotient(a, p)
 
 
+@jit
+def fill_scales(most, fours, scales, factor, rule, scale, up, down):
+    """The scales of blocks and their elements' factors; compiled alone, so it vectorises."""
+    for j in range(scales.size):
+        scales[j], factor[j] = scale_of(most[j], rule, scale, up, down, fours[j])
+
+
 @inlined
 def _count(b, p):
     """Float32 bits ``b``: the magnitude, at most the largest, its exponent, the shift, and the magnitude shifted."""
@@ -227,6 +235,37 @@ def directed(b, p, word):
     return _code(b, e, np.uint32(count + (np.uint32(1) if up else np.uint32(0))), p)
 
 
+@intrinsic
+def line_maxima(_context, bits, at, limit, out, to):
+    """The largest magnitude of each of 16 lines of float32 bits from ``at`` on, of those that are at most ``limit``."""
+
+    def generate(context, builder, signature, args):
+        bits, out = (context.make_array(signature.args[i])(context, builder, args[i]).data for i in (0, 3))
+        limit, halves = splat(builder, args[2], LANES), [INTS(list(range(i, 2 * LANES, 2))) for i in range(2)]
+        rows = [builder.load(place(builder, bits, args[1], i * LANES, INTS), align=4) for i in range(LANES)]
+        rows = [builder.and_(row, INTS([int(ABS)] * LANES)) for row in rows]
+        rows = [builder.select(builder.icmp_signed("<=", row, limit), row, INTS([0] * LANES)) for row in rows]
+        while len(rows) > 1:  # neighbours of both rows: so the order stays
+            pairs = zip(rows[::2], rows[1::2], strict=True)
+            rows = [_larger(builder, *(builder.shuffle_vector(*pair, half) for half in halves)) for pair in pairs]
+        builder.store(rows[0], place(builder, out, args[4], 0, INTS), align=4)
+        return context.get_dummy_value()
+
+    return types.void(bits, types.uintp, types.uint32, out, types.uintp), generate
+
+
+@intrinsic
+def _fill_line(_context, out, at, value):
+    """``out[at : at + LANES] = value``, float32: of loops so short LLVM makes scatters."""
+
+    def generate(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        builder.store(splat(builder, args[2], LANES), place(builder, data, args[1], 0, FLOATS), align=4)
+        return context.get_dummy_value()
+
+    return types.void(out, types.uintp, types.float32), generate
+
+
 @inlined
 def largest_number(bits):
     """The largest magnitude that is no NaN."""
@@ -237,6 +276,19 @@ def largest_number(bits):
     return most
 
 
+@inlined
+def spread(values, out, count, block):
+    """``count`` float32 values, each for a whole block of ``out``."""
+    at = 0
+    for j in range(count):
+        for _ in range(block // LANES):
+            _fill_line(out, _at(at), values[_at(j)])
+            at += LANES
+        for _ in range(block % LANES):
+            out[_at(at)] = values[_at(j)]
+            at += 1
+
+
 @jit
 def maximum(x, skips):
     """The largest magnitude of float32 bits, as bits; with ``skips`` of those that are no NaN."""
@@ -245,58 +297,66 @@ def maximum(x, skips):
 
 
 @jit
+def fours_scales(most, four, value, factor, rule, scale, up, down):
+    """The values of the scales of blocks and their elements' factors, as :func:`fill_scales` chooses them."""
+    for j in range(most.size):
+        _, value[j], factor[j] = encoded(stretched(most[j], rule, up, four), scale, down)
+
+
+@jit
+def add_losses(x, at, step, block, value, factor, sums, grid, whole, top, squared):
+    """Add to ``sums`` what the elements of blocks lose, of which ``x[at + i * step + j]`` is the i-th of block j."""
+    for i in range(block):
+        for j in range(sums.size):
+            v = as_float(x[_at(at + i * step + j)])
+            b = as_bits(np.float32(v * factor[j]))
+            _, _, c, shifted = _count(b, grid)
+            y = as_float(np.uint32(as_bits(np.float32(shifted - as_float(c))) | np.uint32(b & SIGN)))
+            d = np.float32(np.float32(np.float32(np.float32(y * value[j]) * whole) / top) - v)
+            sums[j] += np.float32(d * d) if squared else as_float(np.uint32(as_bits(d) & ABS))
+
+
+@jit
 def choose_fours(x, fours, k, high, block, r0, r1, c0, c1, grid, rule, scale, up, down, amax, top, squared):
     """Fill ``fours``, uint8 as the scales of :func:`_quantize`: which blocks lose less where their largest is a 4.
 
     What is lost is summed in FP32, of a row from the left, and the rows by halves. ``amax``, ``top``: an element times
     its block's scale is dequantised as their product with ``amax``, divided by ``top``; ``squared``: each difference.
+    Blocks are turned, so that those side by side are worked on together.
     """
-    across, width, height = -(-k // block), min(max(block, TILE // high // block * block), c1 - c0), 1
+    across, step, height = -(-k // block), max(TILE // (high * block), 1), 1
     while height < high:
         height *= 2
-    factors, scales, lost = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
-    most, sums = np.empty(-(-width // block), np.uint32), np.empty((height, -(-width // block)), np.float32)
-    by_six, value, factor = np.empty((3, sums.shape[1]), np.float32)
+    turned, most = np.zeros(high * block * step, np.uint32), np.empty(step, np.uint32)
+    sums, by_six = np.empty((height, step), np.float32), np.empty(step, np.float32)
+    value, factor = np.empty(step, np.float32), np.empty(step, np.float32)
     for first in range(r0, r1, high):
         last = min(first + high, r1)
         own = first if up.size > 1 else 0
         above, below, whole = up[own], down[own], amax[own]
-        for left in range(c0, c1, width):
-            count = min(width, c1 - left)
-            blocks = -(-count // block)
-            most[:blocks] = 0
+        for left in range(c0, c1, step * block):
+            count = min(step * block, c1 - left)
+            blocks, rest = -(-count // block), count % block
+            most[:] = 0
             for row in range(first, last):
-                for j in range(blocks):
-                    start = row * k + left + j * block
-                    most[j] = max(most[j], largest(x[start : min(start + block, row * k + left + count)]))
-            for four in range(2):
-                for j in range(blocks):
-                    _, value[j], factor[j] = encoded(stretched(most[j], rule, above, four), scale, below)
-                for j in range(blocks):
-                    factors[j * block : (j + 1) * block], scales[j * block : (j + 1) * block] = factor[j], value[j]
-                sums[last - first :] = 0
-                for row in range(first, last):
-                    source = x[row * k + left : row * k + left + count]
-                    for i in range(count):
-                        v = as_float(source[i])
-                        b = as_bits(np.float32(v * factors[i]))
-                        _, _, c, shifted = _count(b, grid)
-                        y = as_bits(np.float32(shifted - as_float(c))) | np.uint32(b & SIGN)
-                        y = np.float32(np.float32(as_float(y) * scales[i]) * whole)
-                        d = np.float32(np.float32(y / top) - v)
-                        lost[i] = np.float32(d * d) if squared else as_float(np.uint32(as_bits(d) & ABS))
+                at, to = row * k + left, (row - first) * block * step
+                _turn(x, at, block, 1, count // block, block, turned[to:], step)
+                for i in range(block if rest else 0):
+                    turned[to + i * step + blocks - 1] = x[at + count - rest + i] if i < rest else np.uint32(0)
+                for i in range(block):
                     for j in range(blocks):
-                        total = np.float32(0)
-                        for i in range(j * block, min((j + 1) * block, count)):
-                            total += lost[_at(i)]
-                        sums[row - first, j] = total
+                        most[_at(j)] = max(most[_at(j)], np.uint32(turned[_at(to + i * step + j)] & ABS))
+            place = first // high * across + left // block
+            for four in range(2):
+                fours_scales(most[:blocks], four, value, factor, rule, scale, above, below)
+                sums[:] = 0
+                for row in range(last - first):
+                    to = row * block * step
+                    add_losses(turned, to, step, block, value, factor, sums[row][:blocks], grid, whole, top, squared)
                 rows = height
                 while rows > 1:
                     rows //= 2
-                    for i in range(rows):
-                        for j in range(blocks):
-                            sums[i, j] += sums[rows + i, j]
-                place = first // high * across + left // block
+                    sums[:rows] += sums[rows : 2 * rows]
                 for j in range(blocks):
                     if four:
                         fours[place + j] = sums[0, j] < by_six[j]
@@ -318,8 +378,11 @@ def _quantize(rounder, bits):
         x, codes, scales, fours, k, high, block, r0, r1, c0, c1, grid, rule, scale, known, up, down, start, key0, key1
     ):  # fmt: skip
         across, width = -(-k // block), min(max(block, TILE // high // block * block), c1 - c0)
-        factors, selected = np.empty(width, np.float32), np.empty(width, np.uint8)
+        factors, selected = np.empty(width + block, np.float32), np.empty(width, np.uint8)
         most, factor = np.empty(-(-width // block), np.uint32), np.empty(-(-width // block), np.float32)
+        none = np.zeros(most.size, np.uint8)
+        lines = np.empty(width // LANES, np.uint32)
+        limit = INFINITY if rule.skips else ABS
         words = np.empty(width if bits == 32 else width // 4 + 2 if bits else 0, np.uint32)
         for top in range(r0, r1, high):
             bottom = min(top + high, r1)
@@ -328,20 +391,24 @@ def _quantize(rounder, bits):
                 blocks = -(-count // block)
                 most[:blocks] = known[0] if known.size else np.uint32(0)
                 for row in range(top, top if known.size else bottom):
-                    source = x[row * k + left : row * k + left + count]
-                    for j in range(blocks):
-                        here = largest(source[j * block : (j + 1) * block])
-                        if rule.skips and here > INFINITY:
-                            here = largest_number(source[j * block : (j + 1) * block])
-                        most[j] = max(most[j], here)
+                    at = row * k + left
+                    if block % LANES or block > LANES**2 or count % block or count % LANES**2:
+                        for j in range(blocks):
+                            source = x[at + j * block : at + min((j + 1) * block, count)]
+                            most[j] = max(most[j], maximum(source, rule.skips))
+                        continue
+                    for i in range(0, count, LANES**2):
+                        line_maxima(x, _at(at + i), limit, lines, _at(i // LANES))
+                    per_block = block // LANES
+                    for i in range(per_block):
+                        for j in range(blocks):
+                            most[_at(j)] = max(most[_at(j)], lines[_at(j * per_block + i)])
                 own = top if up.size > 1 else 0
                 above, below = up[own], down[own]
                 place = top // high * across + left // block
-                for j in range(blocks):
-                    four = fours[place + j] if fours.size else np.uint8(0)
-                    scales[place + j], factor[j] = scale_of(most[j], rule, scale, above, below, four)
-                for j in range(blocks):
-                    factors[j * block : (j + 1) * block] = factor[j]
+                four = fours[place : place + blocks] if fours.size else none[:blocks]
+                fill_scales(most, four, scales[place : place + blocks], factor, rule, scale, above, below)
+                spread(factor, factors, blocks, block)
                 for row in range(top, bottom):
                     at = row * k + left
                     index, source, target = np.uint32(start + at), x[at : at + count], selected[:count]

@@ -85,7 +85,7 @@ def quantize(
         rows = lead[-1] if high > 1 and math.prod(lead[:-1]) > 1 and lead[-1] % high else math.prod(lead)
         count, into, known = moved.size // max(rows * k, 1), codes, NOTHING
         stack = moved.reshape(count, rows, k)
-    scales = np.empty((count, -(-rows // high), -(-k // wide)), np.uint32)
+    scales = np.empty((count, -(-rows // high), -(-k // wide)), np.uint32 if record.kind == "fp32" else np.uint8)
     for n, (matrix, target) in enumerate(zip(stack, into.reshape(stack.shape), strict=True)):
         where = matrix, target, scales[n], high, wide, n * rows * k
         _fill(*where, record, most_factor, mode, random, stream_keys(word, np.uint64(0)), known, most)
@@ -94,7 +94,7 @@ def quantize(
     else:
         above = lead if high == 1 else (*lead[:-1], -(-lead[-1] // high))
         scales = scales.reshape(*above, scales.shape[-1])
-    scales = scales.view(f32) if record.kind == "fp32" else scales.astype(np.uint8)
+    scales = scales.view(f32) if record.kind == "fp32" else scales
     second = most.view(f32).reshape((1,) * moved.ndim if most.size == 1 else (*lead, 1)) if record.tensor else None
     back = [None if part is None else axis_moved(part, -1, axis) for part in (codes, scales, second)]
     return Scaled(np.asarray(back[0]).reshape(given.shape), np.asarray(back[1]), back[2], record, axis)
@@ -114,7 +114,7 @@ def _most(amax: Any, x: Array, scheme: Scheme) -> Array:
         return NOTHING if amax is None else given_amax(amax, 0, scheme)
     if amax is not None:
         return given_amax(amax, x.size // max(x.shape[-1], 1), scheme)
-    bits, skips = x.reshape(-1).view(np.uint32), int(rule_of(scheme).skips)
+    bits, skips = x.reshape(-1).view(np.uint32), rule_of(scheme).skips
     if scheme.tensor == "row":
         return np.array([kernels.maximum(row, skips) for row in bits.reshape(-1, x.shape[-1])], np.uint32)
     return np.array([max(split(lambda a, b: kernels.maximum(bits[a:b], skips), bits.size))], np.uint32)
