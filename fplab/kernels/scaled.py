@@ -9,6 +9,7 @@ of the sum count the steps of that grid.
 from typing import NamedTuple
 
 import numpy as np
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
@@ -19,6 +20,7 @@ from .rounding import ODD, RNA, RTN, RTP, random_word
 from .tensorcore_pack import _at, _turn
 from .tensorcore_rows import FLOATS, INTS, LANES, _larger, place, splat
 
+DOUBLES = ir.VectorType(ir.DoubleType(), LANES)
 TILE = 1024  # elements worked on between two looks at memory
 SIGN, ABS, INFINITY = np.uint32(0x80000000), np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)
 MOST, NAN = np.uint32(0x7F7FFFFF), np.uint32(0x7FC00000)
@@ -445,46 +447,54 @@ def odd32(x):
     return as_float(np.uint32(bits | (np.uint32(1) if back < x or back > x else np.uint32(0))))
 
 
-@jit
-def added(x, out, half):
-    """Sums of neighbours to the first half of ``out``, differences to the second; compiled alone, so it vectorises."""
-    for i in range(half):
-        a, b = x[_at(2 * i)], x[_at(2 * i + 1)]
-        out[_at(i)], out[_at(half + i)] = a + b, a - b
+@intrinsic
+def transform_line(_context, x, at, signs, sign, size, out, to):
+    """A line of ``x`` times signs, then sums and differences at the distances below ``size`` and 16, in FP64."""
+
+    def generate(context, builder, signature, args):
+        x, signs, out = (context.make_array(signature.args[i])(context, builder, args[i]).data for i in (0, 2, 5))
+        line = builder.load(place(builder, x, args[1], 0, ir.VectorType(x.type.pointee, LANES)), align=4)
+        line = builder.fpext(line, DOUBLES) if line.type != DOUBLES else line
+        line = builder.fmul(line, builder.load(place(builder, signs, args[3], 0, DOUBLES), align=8))
+        for distance in (1 << i for i in range(LANES.bit_length() - 1)):
+            other = builder.shuffle_vector(line, line, INTS([i ^ distance for i in range(LANES)]))
+            both = builder.fadd(line, other), builder.fsub(other, line)
+            both = builder.shuffle_vector(*both, INTS([i + LANES * bool(i & distance) for i in range(LANES)]))
+            line = builder.select(builder.icmp_signed("<", args[4].type(distance), args[4]), both, line)
+        builder.store(line, place(builder, out, args[6], 0, DOUBLES), align=8)
+        return context.get_dummy_value()
+
+    return types.void(x, types.uintp, signs, types.uintp, types.intp, out, types.uintp), generate
 
 
 @jit
-def interleaved(x, out, half):
-    """The two halves of ``x``, by turns."""
-    for i in range(half):
-        a, b = x[_at(i)], x[_at(half + i)]
-        out[_at(2 * i)], out[_at(2 * i + 1)] = a, b
+def butterfly(x, out, step):
+    """Sums and differences of values ``step`` apart; compiled alone, so it vectorises."""
+    for start in range(0, x.size, 2 * step):
+        for i in range(start, start + step):
+            a, b = x[_at(i)], x[_at(i + step)]
+            out[_at(i)], out[_at(i + step)] = a + b, a - b
 
 
 @jit
 def butterflies(x, out, signs, size, factor, odd):
     """Sylvester's Hadamard transform of each ``size`` values of ``x``, in FP64; ``x`` and ``out`` float32 or float64.
 
-    ``signs``: those of a whole number of blocks, which are worked on together. With sums in the first half and
-    differences in the second, the next distance is again that of neighbours; as many interleavings put values back.
-    ``odd``: results are rounded to float32 by :func:`odd32`.
+    ``signs``: those of a block, or of as many as a line has. ``odd``: results are rounded to float32 by :func:`odd32`.
     """
-    one, other = np.empty(signs.size), np.empty(signs.size)
-    near, far = np.empty(signs.size, out.dtype), np.empty(signs.size, out.dtype)
-    for start in range(0, x.size, signs.size):
-        source, target = x[start : start + signs.size], out[start : start + signs.size]
-        half = source.size // 2
-        for i in range(source.size):
-            one[i] = source[i] * signs[i]
-        step = 1
+    width = max(size, TILE)
+    one, other, last = np.zeros(width), np.empty(width), np.zeros(LANES, x.dtype)
+    for start in range(0, x.size, width):
+        target = out[start : start + width]
+        whole = target.size // LANES * LANES
+        for i in range(0, whole, LANES):
+            transform_line(x, _at(start + i), signs, _at(i % signs.size), size, one, _at(i))
+        if whole < target.size:
+            last[: target.size - whole] = x[start + whole :]
+            transform_line(last, _at(0), signs, _at(0), size, one, _at(whole))
+        step = LANES
         while step < size:
-            added(one, other, half)
+            butterfly(one, other, step)
             one, other, step = other, one, 2 * step
-        for i in range(source.size):
-            near[i] = odd32(one[i] * factor) if odd else one[i] * factor
-        step = 1
-        while step < size:
-            interleaved(near, far, half)
-            near, far, step = far, near, 2 * step
-        for i in range(source.size):
-            target[i] = near[i]
+        for i in range(target.size):
+            target[i] = odd32(one[i] * factor) if odd else one[i] * factor

@@ -11,14 +11,13 @@ from .. import floats
 from ..arrays import as_array, values
 from ..errors import LabError, integer, quotes_call
 from ..formats import FormatName, get
-from ..kernels.scaled import butterflies
+from ..kernels.scaled import LANES, butterflies
 from ..threads import split
 from .result import axis_moved
 
 Array = np.ndarray[Any, Any]
 SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
 """Transformer Engine's signs of the 16 values of a block."""
-TOGETHER = 1024  # values of blocks that are transformed side by side, in the first-level cache
 
 
 @quotes_call
@@ -53,7 +52,7 @@ def hadamard(
         raise LabError(f"signs={signs!r} is not possible; allowed: a sequence of 1 and -1.")
     if v.shape[-1] % size:
         raise LabError(f"x has {v.shape[-1]} values along axis {axis}; size={size} allows multiples of it.")
-    fmt, factors = get(dtype), np.resize(np.resize(ones, size), max(size, TOGETHER)).astype(np.float64)
+    fmt, factors = get(dtype), np.resize(np.resize(ones, size), max(size, LANES)).astype(np.float64)
     narrow = fmt.significand_bits <= 22 and fmt.emin - fmt.fraction_bits >= -147 and fmt.emax <= 127
     transformed: Array = np.empty(v.shape, np.float32 if narrow or fmt.name == "fp32" else np.float64)
     flat, blocks = v.flat, transformed.reshape(-1)
