@@ -120,6 +120,7 @@ PARTS = {
         "experiments/test_*.py::test_a_mutant_is_killed",
         "experiments/test_*.py::test_what_mutants_compute_holds_without_their_faults",
         "test_bounds.py::test_a_mutant_of_*", "test_exercises.py::test_each_mutant_fails_with_its_own_message",
+        "test_exercises.py::test_the_counterexample_is_minimal",
         "test_tensorcore_fields.py::test_a_changed_field_changes_every_route_alike",
     ),
     # The units of every GPU, and those that no GPU has, inferred from their outputs.
