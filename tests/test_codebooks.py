@@ -44,28 +44,6 @@ def test_linear_maps_are_the_published_ones() -> None:
     assert codebooks.linear().values[128] == f32(2.0**-28)  # the middle of 255 levels, beside the true zero
 
 
-def test_landmarks_of_the_dynamic_map() -> None:
-    v = codebooks.dynamic().values
-    assert v[0].view(np.uint32) == 0xBF7E3333
-    assert v[126:129].view(np.uint32).tolist() == [0xB513A3B7, 0, 0x3513A3B7]
-    assert (v[127], v[255]) == (0, 1)
-    assert float(v.astype(np.float64).sum()) == 1.0
-    u = codebooks.dynamic(signed=False).values
-    assert u[[0, 1, 254]].view(np.uint32).tolist() == [0, 0x34AE7BAA, 0x3F7F199A]
-    assert float(u.astype(np.float64).sum()) == 75.1052632433869
-    for values, top in ((v[v > 0], 64), (u[u > 0], 128)):
-        counts = [int(((values >= 10.0**-k) & (values < 10.0 ** (1 - k))).sum()) for k in range(1, 8)]
-        assert counts == [top >> i for i in range(7)]
-
-
-def test_the_closed_form() -> None:
-    """10^-k (0.1 + 0.9 (f + 1/2) / 2^n) with n = 6 - k bits, up to the roundings of float32."""
-    exactly = [Fraction(1, 10**k) * (Fraction(1, 10) + Fraction(9, 10) * (f + Fraction(1, 2)) / 2 ** (6 - k))
-               for k in range(6, -1, -1) for f in range(2 ** (6 - k))]  # fmt: skip
-    got = codebooks.dynamic().values[128:255]
-    assert max(abs(Fraction(float(g)) / e - 1) for g, e in zip(got, exactly, strict=True)) < Fraction(2, 10**7)
-
-
 def test_nf4_is_the_published_table() -> None:
     """QLoRA, appendix E."""
     want = [

@@ -153,28 +153,6 @@ def test_stochastic_updates_are_the_quantizers_own_draws() -> None:
 
 
 # --- weight decay --------------------------------------------------------------------------------------------------
-def test_adam_with_l2_decays_by_the_size_of_the_gradient_and_adamw_does_not() -> None:
-    """Loshchilov and Hutter 2019: in Adam the decay is divided by the gradient's root, in AdamW it is lr * decay * w.
-
-    Two weights of 1, one with gradients of +-100 that cancel, one of +-0.01. In 100 steps AdamW shrinks both by
-    (1 - lr * decay)**100; Adam with L2 hardly touches the first, whose root is 10,000 times the other's.
-    """
-    signs = [np.float32([100.0, 0.01]) * (-1) ** i for i in range(100)]
-    ones, lr, decay = np.ones(2, np.float32), 1e-3, 0.1
-    plain, _ = run(lambda p: Adam(p, lr), ones, signs)
-    coupled, _ = run(lambda p: Adam(p, lr, weight_decay=decay), ones, signs)
-    decoupled, _ = run(lambda p: AdamW(p, lr, weight_decay=decay), ones, signs)
-    by_adamw, by_l2 = 1 - decoupled / plain, 1 - coupled / plain
-    assert by_adamw == pytest.approx([1 - (1 - lr * decay) ** 100] * 2, rel=0.01)
-    assert by_l2[0] < 0.05 * by_adamw[0]
-    assert by_l2[1] > 5 * by_adamw[1]
-
-
-def test_for_plain_sgd_the_two_decays_are_one() -> None:
-    """w - lr * (g + decay * w) = (1 - lr * decay) * w - lr * g; so the name L2 misleads only beyond SGD."""
-    (gradient,) = slopes(1)
-    coupled, _ = run(lambda p: SGD(p, 0.1, weight_decay=0.3), start(), [gradient])
-    assert np.allclose(coupled, start() * (1 - 0.1 * 0.3) - 0.1 * gradient, rtol=0, atol=1e-7)
 
 
 def test_decay_is_an_update_that_a_narrow_weight_loses() -> None:

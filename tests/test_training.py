@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fplab import training
-from fplab.training import Momentum, OutputGradients, Recipe, digits, digits_net, train
+from fplab.training import OutputGradients, Recipe, digits, digits_net, train
 
 SHORT = Recipe(epochs=1, seed=3)
 BATCHES = [[3, 5, 2], [9, 7, 0], [8, 6, 1], [0, 6, 5], [3, 4, 9], [7, 8, 2]]
@@ -111,21 +111,6 @@ def test_the_tap_sees_every_layer_and_leaves_no_hook() -> None:
         shapes = {name: g.shape for name, g in tap.take().items()}
     assert shapes == {"conv1": (2, 16, 8, 8), "conv2": (2, 32, 8, 8), "conv3": (2, 64, 4, 4), "linear": (2, 10)}
     assert not any(m._forward_hooks for m in model.modules())
-
-
-def test_momentum_follows_torchs_sgd() -> None:
-    """In float64, where torch's fused last step can differ in the last bit only."""
-    ours, theirs = (nn.Linear(4, 3).double() for _ in range(2))
-    theirs.load_state_dict(ours.state_dict())
-    mine, sgd = Momentum(ours, 0.05, 0.9), torch.optim.SGD(theirs.parameters(), lr=0.05, momentum=0.9)
-    x = torch.linspace(-1, 1, 20, dtype=torch.float64).reshape(5, 4)
-    for _ in range(10):
-        for model in (ours, theirs):
-            model.zero_grad()
-            model(x).square().mean().backward()
-        mine.step()
-        sgd.step()
-    torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-13, atol=1e-15)
 
 
 test_impossible_recipes_are_refused = refusals.exactly(
