@@ -279,36 +279,6 @@ def test_the_bubble(p: int, m: int) -> None:
     assert pipeline.idle(p, m) == Fraction(p - 1, m + p - 1)
 
 
-def simulated(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
-    """The most forward passes of chunks without their backward pass, counted through the order of a whole step."""
-    total = micro_batches * chunks
-    if schedule == "gpipe":
-        order = ["f"] * total + ["b"] * total
-    else:
-        warm = stages - stage - 1 if schedule == "1f1b" else 2 * (stages - stage - 1) + (chunks - 1) * stages
-        warm = min(warm, total)
-        order = ["f"] * warm + ["f", "b"] * (total - warm) + ["b"] * warm
-    most = held = 0
-    for step in order:
-        held += 1 if step == "f" else -1
-        most = max(most, held)
-    assert held == 0
-    return most
-
-
-@pytest.mark.parametrize("schedule", pipeline.SCHEDULES)
-def test_what_is_in_flight_is_what_a_schedule_holds(schedule: str) -> None:
-    for stages in (2, 4, 8):
-        for rounds in (1, 2, 5):
-            for chunks in (1,) if schedule != "interleaved" else (2, 3):
-                for stage in range(stages):
-                    m = rounds * stages
-                    held = pipeline.chunks_in_flight(schedule, stage, stages, m, chunks)
-                    assert len(held) == chunks
-                    assert sum(held) == simulated(schedule, stage, stages, m, chunks)
-                    assert all(0 <= h <= m for h in held)
-
-
 # --- state sizes ------------------------------------------------------------------------------------------------
 
 

@@ -253,13 +253,6 @@ def test_the_bars_take_what_a_terminal_leaves() -> None:
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------
-def test_a_shape_beside_a_preset_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    one, own = "say which model, in one way", "; --preset gpt2 has no such choice."
-    for words, text in (("--kv-heads 3", own), ("--ffn 30", own), ("--kv-heads 3 --layers 2", one)):
-        assert cli.main(["memory", "--preset", "gpt2", *words.split()]) == 2
-        assert text in capsys.readouterr().err
-    assert cli.main(["memory", "--ffn", "30"]) == 2
-    assert "a transformer needs --layers, --hidden, --heads, --vocabulary" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
