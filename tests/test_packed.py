@@ -536,6 +536,11 @@ def test_parts_may_lie_in_several_shards_and_experts_stay_as_they_are(tmp_path: 
         ("pack_quantized", "weight_shape", np.array([64, 7]), "7 codes in 32 words have no one number of bits, 1 to 8"),
         ("pack_quantized", "weight_scale", np.ones((64, 3), f32), "3 groups do not divide 256 inputs"),
         ("gptq", "g_idx", np.zeros(8, np.int32), "8 codes in 32 words have no one number of bits"),
+        ("torchao", "_weight_scale", np.ones((64, 3), f32), "3 groups do not divide 256 inputs"),
+        ("torchao", "_weight_zero_point", np.zeros((64, 3), np.int8), "zero points of shape (64, 3) do not fit scales"),
+        ("int8_row", "weight_scale", np.ones((3, 7), f32), "3 groups do not divide 64 inputs"),
+        ("int8_row", "weight_scale", np.ones((0, 2), f32), "0 groups do not divide 64 inputs"),
+        ("int8_row", "weight_scale", np.ones((64, 1, 4), f32), "scales of shape (64, 1, 4) do not fit codes of shape"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(name: str, part: str, value: Any, text: str, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from test_tensorcore_fields import rows as other_rows
 
 from fplab import LabError, cli, codebooks, exact, formats, scaled, vectors
 from fplab.hardware import software
+from fplab.kernels import ggml as blocks
 from fplab.scaled import oracle as scaling
 from fplab.stored import PACKED, STORED, ggml, kquants, nf4, packed
 from fplab.tensorcore import classes, get, limits, models, oracle
@@ -187,6 +188,16 @@ def flushed_halves(data: Array) -> Array:
     return np.where(np.abs(x) < 2**-14, 0 * x, x)
 
 
+def stepped(cast: Any) -> Any:
+    """The kernel of codes with another cast to integers."""
+
+    def steps(x: Array, low: Array, inverse: Array, addend: Any, away: bool, most: Any, codes: Array) -> None:
+        t = (x - low[:, None]) * inverse[:, None]
+        codes[:] = np.minimum(cast(t + (np.copysign(addend, t) if away else addend)).astype(np.int8), most)
+
+    return steps
+
+
 LEGACY, SUPER = ("q4_0", "q4_1", "q5_0", "q5_1"), ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
 OTHERWISE: dict[tuple[Any, str, Any], tuple[str, ...]] = {
     (ggml, "halves", cut_halves): (*LEGACY, "q8_0"),
@@ -194,8 +205,8 @@ OTHERWISE: dict[tuple[Any, str, Any], tuple[str, ...]] = {
     (ggml, "of_halves", flushed_halves): (*LEGACY, "q8_0"),
     (kquants, "of_halves", flushed_halves): (*SUPER, "iq4_nl", "iq4_xs"),
     (ggml, "largest", lambda x: REAL_LARGEST(x[:, ::-1])): ("q4_0", "q5_0"),  # of two the last
-    (ggml, "truncated", lambda x: np.ceil(x).astype(np.int8) - np.int8(1)): LEGACY,  # ties down
-    (ggml, "truncated", lambda x: np.rint(x - np.copysign(FULL, x)).astype(np.int8)): ("q8_0",),  # ties to even
+    (blocks, "steps", stepped(lambda t: np.ceil(t) - 1)): LEGACY,  # ties down
+    (blocks, "steps", stepped(lambda t: np.rint(t - np.copysign(FULL, t)))): ("q8_0",),  # ties to even
     (kquants, "_nearest", lambda x: np.floor(x + FULL).astype(np.int32)): SUPER,  # ties up
     (kquants, "_nearest", lambda x: np.trunc(x).astype(np.int32)): ("iq4_xs",),
     (ggml, "half_power", lambda e: np.ldexp(2 * FULL, np.maximum(e.astype(np.int32), 2) - 128)): ("mxfp4_ggml",),
@@ -229,17 +240,25 @@ def test_what_stores_otherwise_shows(name: str, module: Any, function: str, othe
     assert max(apart_) > 0, apart_
 
 
-INTEGERS, GROUPED_BY = ("gptq", "gptq_v2", "awq", "pack_quantized"), ("awq", "pack_quantized", "nvfp4_pack")
+INTEGERS, GROUPED_BY = (
+    ("gptq", "gptq_v2", "awq", "pack_quantized"),
+    ("awq", "pack_quantized", "nvfp4_pack", "torchao", "torchao_int4"),
+)
 HALVES = ("gptq", "awq", "e4m3_block", "e4m3_row", "llm_int8", "int8_row", "nvfp4_pack")
-REAL = {n: getattr(packed, n) for n in ("words", "of_words", "quantize", "grouped", "as_compressed", "unpack_int4")}
+REAL = {
+    n: getattr(packed, n)
+    for n in ("words", "of_words", "quantize", "grouped", "as_compressed", "unpack_int4", "ranges")
+}
 LAYOUTS_OTHERWISE: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "codes from the last": ("words", lambda codes, bits: REAL["words"](codes[..., ::-1], bits), INTEGERS),
     "read from the last": ("of_words", lambda *x: REAL["of_words"](*x)[..., ::-1], INTEGERS),
     "outputs in a row": ("AWQ_ORDER", np.arange(8), ("awq",)),
     "cut": ("quantize", lambda x, fmt, **how: REAL["quantize"](x, fmt, "rtz", **how), HALVES),
     "groups in turn": ("groups_of", lambda inputs, groups: np.arange(inputs) % groups, GROUPED_BY),
-    "columns in turn": ("_columns", lambda n, scales: np.arange(n) % scales.shape[1], ("e4m3_block",)),
-    "blocks of 128": ("_side", lambda n, blocks: 128, ("e4m3_block",)),
+    "columns in turn": ("_blocks_of", lambda n, blocks: np.arange(n) % blocks, ("e4m3_block",)),
+    "blocks of 128": ("_blocks_of", lambda n, blocks: np.arange(n) // 128, ("e4m3_block",)),
+    "a wider range": ("ranges", lambda w, group: [x * np.float32(1 + (i == 2) / 8) for i, x in enumerate(
+        REAL["ranges"](w, group))], ("torchao",)),
     "scales of others": ("grouped", lambda codes, scales, *how: REAL["grouped"](codes, scales[::-1], *how),
                          (*INTEGERS, "int8_row", "e4m3_row", "torchao", "nvfp4_pack", "e4m3_block")),
     "AutoAWQ's quantiser": ("as_gptq", packed.as_awq, ("gptq", "gptq_v2")),
@@ -273,7 +292,7 @@ def test_what_packs_otherwise_shows(name: str, what: str, monkeypatch: pytest.Mo
 
 
 def test_every_layout_has_vectors_and_something_that_shows_in_them() -> None:
-    assert {name for name, _ in LAYOUT_CASES} == set(PACKED)
+    assert {name for name, _ in LAYOUT_CASES} == {name for name, one in PACKED.items() if one.decoder}
     one = vectors.packings("pack_quantized", bits=3, rows=5)
     w = one.columns["x"][1].view(np.float32).reshape(one.about["outputs"], one.about["inputs"])
     parts = PACKED["pack_quantized"].encode(w, bits=3, group=one.about["group"], zero_point=True)
@@ -284,7 +303,7 @@ def test_every_layout_has_vectors_and_something_that_shows_in_them() -> None:
     refusals.refuses(
         lambda: vectors.packings("awq", bits=3), "there are no vectors of awq with bits=3, zero_point=True"
     )
-    refusals.refuses(lambda: vectors.packings("torchao"), "torchao is written by")
+    refusals.refuses(lambda: vectors.packings("torchao_int4"), "torchao_int4 is written by")
 
 
 READER = """

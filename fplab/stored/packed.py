@@ -75,6 +75,18 @@ def groups_of(inputs: int, groups: int) -> Array:
     return np.arange(inputs) * groups // inputs
 
 
+def demand_scales(scales: Array, fit: bool, codes: Array) -> None:
+    """An error for scales that do not fit the codes."""
+    if not fit:
+        raise LabError(f"scales of shape {scales.shape} do not fit codes of shape {codes.shape}.")
+
+
+def demand_zeros(zeros: Array, fit: bool, scales: Array) -> None:
+    """An error for zero points that do not fit the scales."""
+    if not fit:
+        raise LabError(f"zero points of shape {zeros.shape} do not fit scales of shape {scales.shape}.")
+
+
 def grouped(codes: Array, scales: Array, dtype: str, index: Array) -> Array:
     """Differences (outputs, inputs) times the scales (outputs, groups) of their groups, rounded to ``dtype``."""
     product = codes.astype(f32) * np.take(scales, index, axis=1)
@@ -129,8 +141,7 @@ def of_gptq(offset: int, parts: Parts, dtype: str) -> Array:
     scales, outputs = parts["scales"], parts["scales"].shape[1]
     index, long = parts.get("g_idx"), parts["qweight"].shape[0]
     bits = bits_of(parts["qzeros"].shape[1], outputs) if index is None else bits_of(long, index.size)
-    if -(-outputs * bits // 32) != parts["qzeros"].shape[1]:
-        raise LabError(f"zero points of shape {parts['qzeros'].shape} do not fit scales of shape {scales.shape}.")
+    demand_zeros(parts["qzeros"], -(-outputs * bits // 32) == parts["qzeros"].shape[1], scales)
     inputs = 32 * long // bits if index is None else index.size
     codes = of_words(parts["qweight"].T, bits, inputs)
     zeros = (of_words(parts["qzeros"], bits, outputs).astype(np.int16) + offset) & (2**bits - 1)
@@ -214,21 +225,19 @@ def of_scaled(weight: str, scale: str, parts: Parts, dtype: str) -> Array:
     """A scale for the tensor, a row, groups of a row, or square blocks; ``weight``, ``scale``: names of tensors."""
     codes, scales = parts[weight], parts[scale]
     scales = scales.reshape(-1, 1) if scales.ndim < 2 else scales
-    rows = np.arange(len(codes)) // _side(len(codes), len(scales))
+    demand_scales(scales, scales.ndim == 2, codes)
+    rows = _blocks_of(len(codes), len(scales))
     alike = len(scales) == len(codes)  # groups of a row, which divide it
     columns = (groups_of if alike else _blocks_of)(codes.shape[1], scales.shape[1])
     if (zeros := parts.get("_weight_zero_point")) is not None:
+        demand_zeros(zeros, zeros.size == scales.size, scales)
         codes = codes.astype(np.int16) - zeros.reshape(scales.shape)[rows][:, columns]
     return grouped(codes, scales[rows], dtype, columns)
 
 
-def _side(n: int, blocks: int) -> int:
-    """The edge of blocks: all of one, else 128 where the last one may be cut, as releases of FP8 have it."""
-    return n if blocks == 1 else 128 if -(-n // 128) == blocks else -(-n // blocks)
-
-
-def _blocks_of(inputs: int, blocks: int) -> Array:
-    return np.arange(inputs) // _side(inputs, blocks)
+def _blocks_of(n: int, blocks: int) -> Array:
+    """The block of each of n: of 128, the last one perhaps cut, as releases of FP8 have it, else all of one size."""
+    return np.arange(n) // 128 if -(-n // 128) == blocks else groups_of(n, blocks)
 
 
 def of_nvfp4(parts: Parts, dtype: str) -> Array:
@@ -258,7 +267,10 @@ def of_torchao_int4(parts: Parts, dtype: str) -> Array:
     """``Int4Tensor``: two codes a byte, scales and zero points (groups, outputs), as ``_int4_row_dequantize_zp``."""
     packed, scales = parts["_weight_qdata"].view(np.uint8), parts["_weight_scale"].T
     codes = unpack_int4(packed, 2 * packed.shape[1]).astype(f32) + f32(8)
-    low = parts["_weight_zero_point"].T - scales * f32(8)
+    zeros = parts["_weight_zero_point"].T
+    demand_scales(scales, scales.ndim == 2 and len(scales) == len(packed), packed)
+    demand_zeros(zeros, zeros.shape == scales.shape, scales)
+    low = zeros - scales * f32(8)
     low = low if dtype == "fp32" else quantize(low, dtype).astype(f32)
     index = groups_of(codes.shape[1], scales.shape[1])
     return np.asarray(codes * np.take(scales, index, axis=1) + np.take(low, index, axis=1))

@@ -31,23 +31,19 @@ UNWRITTEN: dict[str, dict[str, Array]] = {
                    "weight_global_scale": FLOATS[0, :1]},
     "e4m3_block": {"weight": FLOATS, "weight_scale_inv": FLOATS[::4, ::16]},
     "torchao": {"_weight_qdata": FLOATS, "_weight_scale": FLOATS[:, :1]},
-    "torchao-zero": {"_weight_qdata": BYTES, "_weight_scale": FLOATS[:, :1], "_weight_zero_point": BYTES[:, :1]},
+    "torchao_int4": {"_weight_qdata": BYTES[:, ::2], "_weight_scale": FLOATS[:2, :8],
+                     "_weight_zero_point": FLOATS[:2, :8]},
 }  # fmt: skip
-"""Tensors of the layouts that are read alone; torchao's Float8Tensor has no zero points, its Int8Tensor has."""
+"""Tensors of the layouts that are read alone, and torchao's Float8Tensor, which stands for 8 bits without zeros."""
 SIZE = SHAPE[0] * SHAPE[1]
 BITS = (2, 3, 4, 8)  # of a code, where that is open
 
 
 def ways(record: Packed) -> list[dict[str, Any]]:
     """The choices of a layout of which there are vectors."""
-    zeros = [{"zero_point": zero} for zero in (False, True)]
     if record.name == "awq":
         return [{"bits": 4, "zero_point": True}]
-    return (
-        [{"bits": bits, **zero} for bits in BITS for zero in zeros]
-        if record.chooses
-        else (zeros if record.name == "torchao" else [{}])
-    )
+    return [{"bits": bits, "zero_point": zero} for bits in BITS for zero in (False, True)] if record.chooses else [{}]
 
 
 def written(record: Packed, w: Array, how: Mapping[str, Any]) -> dict[str, Array]:
@@ -134,8 +130,8 @@ def load(record: Packed, count: int, draw: Draw, how: Mapping[str, Any]) -> tupl
 
     Codes are any; scales lie around 1, at the ends of their format, or are no number.
     """
-    only = UNWRITTEN.get(f"{record.name}{'-zero' * how.get('zero_point', False)}")
-    first = only or written(record, np.ones(SHAPE, np.float32), how)
+    only = how in ({}, {"bits": 8, "zero_point": False})
+    first = (UNWRITTEN.get(record.name) if only else None) or written(record, np.ones(SHAPE, np.float32), how)
     _, scales, rounded = SCALES.get(record.name, ("fp32",) * 3)
     about = _shared(record, first, how)
     columns: dict[str, Array] = {}

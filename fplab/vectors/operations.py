@@ -316,7 +316,7 @@ def stored(name: str, rows: int, seed: int) -> Iterator[Callable[[], Vectors]]:
     packed = PACKED.get(name)
     ways = layouts.ways(packed) if packed else [{}]
     for how, read in itertools.product(ways, (False, True)):
-        if read or packed is None or packed.encoder:
+        if packed is None or (packed.decoder if read else packed.encoder):
             yield partial(packings, name, read=read, rows=rows, seed=seed, **how)
 
 
