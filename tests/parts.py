@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# Files, tests and patterns of both below tests/; a place with brackets is one case of a test. Tests that ask for a
+# Files, tests and patterns of both below tests/; a place with brackets is cases of tests. Tests that ask for a
 # browser are the part of that name, and those with more than MOST examples (see `examples`) that of properties.
 PARTS = {
     # Whole notebooks, and what they say of their numbers.
@@ -46,6 +46,8 @@ PARTS = {
         "test_model_families.py::test_a_family_trains_under_fsdp2_in_the_bits_of_one_process",
         "test_nn_recipes_torch.py::test_amaxes_are_those_of_all_ranks",
         "test_parallel_runs.py::test_weights_and_losses_are_those_of_one_process_to_the_bit",
+        "test_parallel_runs.py::*[*4]", "test_parallel_runs.py::test_order_matters_from_four_ranks_on",
+        "test_parallel_runs.py::test_fully_shard_sends_what_stage_3_sends_and_pads_rows",
         "test_parallel_runs.py::test_a_port_that_is_taken_in_the_meantime_is_named_too",
         "test_parallel_runs.py::test_a_world_of_another_size_is_refused",
         "test_parallel_runs.py::test_nccl_without_gpus_is_refused",
@@ -184,7 +186,7 @@ def _place(test: str, place: str) -> bool:
 def is_at(item: Any, place: str) -> bool:
     """Whether a test stands at a place of ``PARTS``."""
     name = item.nodeid.removeprefix("tests/")
-    return name == place if "[" in place else _place(name.partition("[")[0], place)
+    return _place(name, place.replace("[", "[[]")) if "[" in place else _place(name.partition("[")[0], place)
 
 
 def part_of(item: Any) -> str | None:
