@@ -124,8 +124,6 @@ def train(net: nn.Module, what: str, own: Callable[[torch.Tensor], torch.Tensor]
 
 
 # --- one process ----------------------------------------------------------------------------------------------------
-
-
 def alone(strategy: str, what: str, ranks: int) -> Found:
     """What rank 0 has after the steps, computed in one process."""
     net = network()
@@ -253,8 +251,6 @@ def in_parts(what: str) -> Found:
 
 
 # --- a process of several -------------------------------------------------------------------------------------------
-
-
 def spread(strategy: str, ranks: int) -> nn.Module:
     if strategy == "pipeline":
         return stage(ranks)

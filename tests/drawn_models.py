@@ -38,8 +38,6 @@ FORWARD, DATA, WEIGHT, ACTIVATIONS, OF_ACTIVATIONS = "forward", "data", "weight"
 
 
 # --- what a module multiplies -----------------------------------------------------------------------------------------
-
-
 class Product(NamedTuple):
     """Of a layer; ``kind``: a weight's forward product, its data or weight gradient, or of activations, or backward."""
 
@@ -189,8 +187,6 @@ def inside(layer: str, others: Iterable[str]) -> bool:
 
 
 # --- models that are drawn --------------------------------------------------------------------------------------------
-
-
 class Attend(nn.Module):
     """Attention of several heads, by products or by torch's fused function."""
 
@@ -392,8 +388,6 @@ def adapted(one: Drawn, draw: Draw) -> nn.Module:
 
 
 # --- what is multiplied -----------------------------------------------------------------------------------------------
-
-
 def multiplied(one: Drawn, net: nn.Module, x: Tensor, named: list[str], kept: bool, inside: bool) -> Counts:
     """What an emulated step of a model says that it multiplied.
 

@@ -27,8 +27,6 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 # --- rows --------------------------------------------------------------------------------------------------------
-
-
 def adversaries(model: Model) -> Rows:
     """A large c, and equal products that are all but one quantum, or half a place, of it: c and products of one sign.
 
@@ -66,8 +64,6 @@ def of_rows(model: Model, rows: dict[str, np.ndarray], **how: Any) -> bounds.Bou
 
 
 # --- the worst case ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model", FLOATS, ids=lambda m: m.name)
 def test_no_error_is_above_the_worst_case_which_adversaries_reach(model: Model) -> None:
     k = 3 * max(model.k, model.length) + 1
@@ -218,8 +214,6 @@ def test_exact_errors_of_fp64_are_exact() -> None:
 
 
 # --- formats and high probability ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("order", bounds.ORDERS)
 @pytest.mark.parametrize(("acc", "rounding"), [
     ("fp16", "rne"), ("bf16", "rna"), ("fp16", "rtz"), ("bf16", "rtp"), ("fp16", "odd"), ("bf16", "stochastic"),
@@ -325,8 +319,6 @@ def test_few_random_bits_see_the_exact_sum() -> None:
 
 
 # --- at the ends of the formats ---------------------------------------------------------------------------------
-
-
 def test_the_cast_of_the_result_is_in_every_bound() -> None:
     cast = bounds.dot([1.0], [1.0], [2.0**-11], store="fp16")
     assert cast.measured == 2.0**-11
@@ -360,7 +352,6 @@ def test_empty_products_have_bounds(shape: tuple[int, int, int]) -> None:
 
 
 # --- the report ------------------------------------------------------------------------------------------------------
-
 REPORT = """\
 H100 wgmma.k16 fp16->fp32 (emulated): 1 results, K = 64
 relative to |c| + sum |a b|               median    largest

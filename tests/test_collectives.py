@@ -196,8 +196,6 @@ def test_sums_by_way_of_fp32_are_the_formats_own(fmt: str) -> None:
 
 
 # --- stepped --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_collective_steps_as_it_runs(algorithm):
     x = np.float32([[0.1, 0.2, 0.3, 0.7], [1e3, 3.3, -0.5, 1.1], [7.7, 1e-3, 0.4, 0.9]])

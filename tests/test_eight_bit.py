@@ -352,8 +352,6 @@ def test_it_lives_in_an_ordinary_loop() -> None:
 
 
 # --- what each published variant does -----------------------------------------------------------------------------
-
-
 def test_the_sign_rule_keeps_small_negative_states_from_becoming_zero() -> None:
     g = torch.zeros(64)
     g[0], g[1], g[2] = 1.0, -1e-9, 1e-9

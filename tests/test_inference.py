@@ -77,8 +77,6 @@ def test_a_unit_with_one_parameter_off_is_told_apart(field: str) -> None:
 
 
 # --- units that nobody here wrote ----------------------------------------------------------------------------------
-
-
 def backwards(a: Array, b: Array, c: Array) -> Array:
     """A user's accelerator: FP32 sums of three products each, from the right, onto c."""
     products, total = a * b, c.copy()
@@ -171,8 +169,6 @@ def test_forms_of_a_product() -> None:
 
 
 # --- what is no product --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("f", "text"),
     [
@@ -218,8 +214,6 @@ def test_bad_arguments() -> None:
 
 
 # --- the record computes what its words say ------------------------------------------------------------------------
-
-
 def slowly(scheme: ParametricUnit, a: Array, b: Array, c: float) -> float:
     """The definition on Fractions: every node of the tree, in turn."""
     fa, fb, fd, sums = (*map(format_of, (scheme.a, scheme.b, scheme.output)), scheme.sums)

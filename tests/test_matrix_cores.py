@@ -60,8 +60,6 @@ def test_the_comparison_sees_a_fault(cell, name, fault, monkeypatch: pytest.Monk
 
 
 # --- what is peculiar to them -----------------------------------------------------------------------------------------
-
-
 def test_signs_of_zero() -> None:
     for gpu, inputs, minus in (("MI300X", "fp16", False), ("MI100", "fp16", False), ("MI300X", "fp32", True)):
         k = get(gpu, inputs).k

@@ -40,8 +40,6 @@ def test_the_count_is_the_closed_formula(name: str) -> None:
 
 
 # --- the sources' sums ------------------------------------------------------------------------------------------
-
-
 def test_why_bloom_needs_8_cards_where_5_hold_the_weights() -> None:
     """5 cards of 80 GB hold 352 GB, but 5 does not divide 112 heads, and nor does 6; 7 does, and servers hold 8."""
     weights = estimate("bloom-176b", inference="bf16").fullest.device["parameters"]
@@ -280,8 +278,6 @@ def test_the_bubble(p: int, m: int) -> None:
 
 
 # --- state sizes ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("block", "bytes_each"), [(256, "2.03125"), (2048, "2.00390625")])
 def test_8_bit_adams_bytes_a_parameter(block: int, bytes_each: str) -> None:
     """2 + 8 / B, exactly where the blocks divide; a block begun is a block paid; small tensors stay in FP32."""

@@ -253,8 +253,6 @@ def test_the_bars_take_what_a_terminal_leaves() -> None:
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [("zero", 3), ("offload", "optimizer"), ("recompute", "full"), ("precision", "bf16"), ("optimizer", "sgd"),

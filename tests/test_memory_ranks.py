@@ -119,8 +119,6 @@ def test_step_counts_are_four_bytes_a_tensor() -> None:
 
 
 # --- off-loading ------------------------------------------------------------------------------------------------
-
-
 def test_offloading_parameters_leaves_the_gathered_layers() -> None:
     rank = estimate(SMALL, gpus=4, zero=3, offload="parameters").fullest
     assert rank.states == 0

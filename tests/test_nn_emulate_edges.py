@@ -20,8 +20,6 @@ A, B = random(3, 72), random(72, 5, seed=1)
 
 
 # --- products changed in place ----------------------------------------------------------------------------------
-
-
 def _one(y: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     y[1].addmm_(a, b)
 
@@ -67,8 +65,6 @@ def test_a_part_of_a_tensor_from_before_the_block_stays_torch_s_own() -> None:
 
 
 # --- layout in memory ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("last_x", "last_w", "transposed"), list(itertools.product([False, True], repeat=3)))
 def test_convolutions_lie_in_memory_as_torch_s_own(last_x: bool, last_w: bool, transposed: bool) -> None:
     """So that ``view`` works after them, and torch's sums over them take the order they take without emulation."""
@@ -104,8 +100,6 @@ def test_attention_lies_in_memory_as_torch_s_own(transposed: bool) -> None:
 
 
 # --- operations with a product inside -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("size", [[2, 1, 5, 6], [2, 1, 3, 5, 6]])
 @pytest.mark.parametrize("align", [True, False])
 def test_affine_grids(size: list[int], align: bool) -> None:
@@ -126,7 +120,6 @@ def test_affine_grids(size: list[int], align: bool) -> None:
 
 
 # --- tensors that no unit takes ---------------------------------------------------------------------------------------
-
 COMPLEX = torch.complex(random(3, 4), random(3, 4, seed=1))
 NO_UNIT: dict[str, Callable[[], torch.Tensor]] = {
     "mm of int64": lambda: torch.full((3, 4), 2049) @ torch.ones(4, 5, dtype=torch.int64),
@@ -171,8 +164,6 @@ def test_a_ragged_batch_is_refused_by_name() -> None:
 
 
 # --- what torch itself refuses, and layers that take their form at the first call -------------------------------------
-
-
 def test_operands_that_torch_refuses_are_refused_in_its_terms() -> None:
     images = random(2, 5, 8, 8)
     with emulate("H100", "fp16"):
@@ -195,8 +186,6 @@ def test_layers_that_take_their_shape_at_the_first_call() -> None:
 
 
 # --- roles ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("inside", [True, False])
 def test_products_outside_of_all_layers_have_the_same_roles_in_every_step(inside: bool) -> None:
     """Else a delayed scaling would see each for the first time, and scale nothing."""
@@ -220,8 +209,6 @@ def test_products_outside_of_all_layers_have_the_same_roles_in_every_step(inside
 
 
 # --- nothing to multiply ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_convolutions_of_an_empty_batch(groups: int, transposed: bool) -> None:

@@ -151,7 +151,6 @@ def test_a_kernel_that_does_not_fit_is_refused() -> None:
 
 
 # --- attention --------------------------------------------------------------------------------------------------
-
 ATTENTION: dict[str, dict[str, object]] = {
     "plain": {},
     "causal": {"is_causal": True},
@@ -253,8 +252,6 @@ def test_multihead_attention_with_weights() -> None:
 
 
 # --- recurrent cells --------------------------------------------------------------------------------------------
-
-
 def lstm_by_products(x: torch.Tensor, layer: nn.LSTM, affine: Callable[..., torch.Tensor]) -> torch.Tensor:
     """One layer of an LSTM over (time, batch, features), with ``affine(x, w, bias)`` for its products."""
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")

@@ -149,7 +149,6 @@ def test_special_values_go_through() -> None:
 
 
 # --- groups -------------------------------------------------------------------------------------------------------
-
 ENDS = [20, 20, 65]
 OFFS = torch.tensor(ENDS, dtype=torch.int32)
 X, W = random(70, 72), random(3, 72, 24, seed=3)
@@ -316,8 +315,6 @@ def test_the_fallback_of_transformers_is_a_product_of_groups() -> None:
 
 
 # --- torchao, unmodified ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
 def test_torchao_trains_in_the_units_bits(recipe: str) -> None:

@@ -72,8 +72,6 @@ def test_inference_mode(name: str) -> None:
 
 
 # --- checkpoints --------------------------------------------------------------------------------------------------
-
-
 def model() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(24, 40), nn.GELU(), nn.LayerNorm(40), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 8))
@@ -201,8 +199,6 @@ def test_a_forward_pass_from_before_the_block_has_no_layers() -> None:
 
 
 # --- torch.func ---------------------------------------------------------------------------------------------------
-
-
 def loss_of(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.tanh(x @ w / 9).square().sum()
 
@@ -256,8 +252,6 @@ def test_func_jacobians_hessian_and_functional_call() -> None:
 
 
 # --- models nobody here wrote -------------------------------------------------------------------------------------
-
-
 class Stranger(torch.autograd.Function):
     """Someone's own function: its backward multiplies in Python."""
 
@@ -354,8 +348,6 @@ def test_layers_are_named_and_their_products_found_in_the_report() -> None:
 
 
 # --- FP8: gradients' format and scaling ---------------------------------------------------------------------------
-
-
 class Recording:
     """A scaling that multiplies by four, and remembers what it was asked."""
 

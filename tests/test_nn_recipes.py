@@ -25,8 +25,6 @@ SIZES, BATCH, STEPS = (160, 144, 40), 150, 5
 
 
 # --- a linear network, emulated and by hand -------------------------------------------------------------------------
-
-
 def network() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(*SIZES[:2]), nn.ReLU(), nn.Linear(*SIZES[1:]))

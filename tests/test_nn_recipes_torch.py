@@ -47,8 +47,6 @@ def units(run: Any, *operations: str) -> list[str]:
 
 
 # --- which operand is which -----------------------------------------------------------------------------------------
-
-
 def test_a_convolution_is_quantised_as_the_product_that_it_is() -> None:
     """A kernel of 1 x 1 is a linear layer over the channels, forward and backward."""
     layer, conv = linear(bias=True), nn.Conv2d(48, 40, 1)
@@ -199,7 +197,6 @@ def test_second_derivatives_have_recipes_too() -> None:
 
 
 # --- the same bits again --------------------------------------------------------------------------------------------
-
 NOISY = recipes.nvfp4(seed=3, scope="all")
 DELAYED = recipes.fp8_delayed(amax_history_len=2, scope="all")
 CASES = pytest.mark.parametrize(("gpu", "recipe"), [("B200", NOISY), ("H100", DELAYED)], ids=["nvfp4", "fp8_delayed"])
@@ -376,8 +373,6 @@ def test_delayed_scaling_keeps_a_scale_that_no_amax_can_give() -> None:
 
 
 # --- choices ----------------------------------------------------------------------------------------------------------
-
-
 class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()

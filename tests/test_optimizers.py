@@ -153,8 +153,6 @@ def test_stochastic_updates_are_the_quantizers_own_draws() -> None:
 
 
 # --- weight decay --------------------------------------------------------------------------------------------------
-
-
 def test_decay_is_an_update_that_a_narrow_weight_loses() -> None:
     """1 - lr * decay = 0.9999 is within half an ulp of 1 in BF16 and FP16: rounding to nearest undoes it for good."""
     zero = [np.zeros(N, np.float32)] * 100

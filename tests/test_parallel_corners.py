@@ -62,8 +62,6 @@ def test_gloo_adds_numbers() -> None:
 
 
 # --- groups of micro-batches --------------------------------------------------------------------------------------
-
-
 def test_the_nearest_groups_are_named() -> None:
     with pytest.raises(LabError, match=r"micro_batches=6 is no multiple of it; the nearest: 4, 8\.$"):
         schedules.timeline("interleaved", 4, 6, 2)

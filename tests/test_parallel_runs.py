@@ -107,8 +107,6 @@ def test_order_matters_from_four_ranks_on(runs) -> None:
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("name", ZERO)
 def test_bytes_of_every_rank_are_the_calculators(runs, name: str, ranks: int) -> None:
@@ -174,8 +172,6 @@ def test_fully_shard_sends_what_stage_3_sends_and_pads_rows(runs) -> None:
 
 
 # --- several nodes, GPUs ----------------------------------------------------------------------------------------------
-
-
 def test_two_nodes_are_one_run(runs, tmp_path: Path) -> None:
     """The command that the script's help gives for several nodes, with both nodes on this machine."""
     port = free_port(20_000 + os.getpid() % 10_000)  # below those that the system hands out to others meanwhile
@@ -214,8 +210,6 @@ def test_nccl_holds_the_same_bytes_and_learns_the_same(runs) -> None:
 
 
 # --- the experiment ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_every_claim_of_the_full_experiment_holds_for_these_runs(runs, ranks: int) -> None:
     result = data_parallel.E.result(replace(data_parallel.E.full, ranks=ranks, steps=3))
@@ -239,8 +233,6 @@ def test_every_claim_of_the_full_experiment_holds_for_these_runs(runs, ranks: in
 
 
 # --- what can go wrong ------------------------------------------------------------------------------------------------
-
-
 def left_over(folder: Path) -> list[int]:
     """Processes of a run that are still alive."""
     return [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and runs_here(int(p.name), folder)]
@@ -403,8 +395,6 @@ test_refusals = refusals.saying(
 
 
 # --- ZeRO, act by act -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_the_widget_shows_what_three_processes_did(three, stage: int) -> None:
     """Its recorded acts are those of the code as it is, on every rank; what is held at the update was counted."""

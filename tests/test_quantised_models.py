@@ -249,8 +249,6 @@ def test_a_learned_step_takes_an_empty_batch() -> None:
 
 
 # --- layers of Hugging Face's --------------------------------------------------------------------------------------
-
-
 class Conv1D(nn.Module):
     """GPT-2's linear layer, whose weight lies transposed: transformers.pytorch_utils.Conv1D."""
 

@@ -82,8 +82,6 @@ def black_box(tree: SumTree, fused_keeps: int | None = None) -> Callable[[np.nda
 
 
 # --- the tree itself -------------------------------------------------------------------------------------------------
-
-
 def test_a_tree_is_the_same_however_it_is_written() -> None:
     tree = SumTree.of((((3, 1), 0), (2, 4)))
     assert tree == SumTree.of(((4, 2), (0, (1, 3))))
@@ -144,8 +142,6 @@ def test_long_chains_do_not_recurse() -> None:
 
 
 # --- revealed --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fmt", ["fp32", "fp16", "bf16", "e5m2"])
 @pytest.mark.parametrize("n", [1, 2, 3, 13, 32])
 def test_the_labs_own_sums(fmt: str, n: int) -> None:
@@ -285,8 +281,6 @@ def test_random_trees_are_found(seed: int) -> None:
 
 
 # --- refused ---------------------------------------------------------------------------------------------------------
-
-
 def test_masks_are_what_they_say() -> None:
     (x,) = masks(4, np.array([[0, 2], [3, 1]]), "bf16")
     assert x.tolist() == [[2.0**127, 1, -(2.0**127), 1], [1, -(2.0**127), 1, 2.0**127]]
@@ -358,8 +352,6 @@ def test_it_is_reached_by_three_names() -> None:
 
 
 # --- drawn -----------------------------------------------------------------------------------------------------------
-
-
 def test_drawings(tmp_path: Path) -> None:
     from fplab.draw.style import new_figure, save, themed
     from fplab.draw.tree import sum_tree

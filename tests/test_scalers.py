@@ -152,8 +152,6 @@ def test_state_is_grad_scalers_and_goes_both_ways() -> None:
 
 
 # --- the published sequences -----------------------------------------------------------------------------------------
-
-
 def keras_by_the_book(pattern: list[bool], growth_steps: int) -> list[float]:
     """Keras 3's rule as its source words it, in float32."""
     scale, counter, trace = np.float32(2.0**15), 0, []

@@ -357,8 +357,6 @@ def test_what_torch_func_puts_around_tensors_is_followed_below_it(kind: str) -> 
 
 
 # --- planted faults ---------------------------------------------------------------------------------------------------
-
-
 class Planted(nn.Module):
     """A layer of a residual network with its norm, and perhaps one thing wrong with it."""
 

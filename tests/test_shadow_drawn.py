@@ -120,8 +120,6 @@ def test_effects_of_all_errors_sum_to_the_loss_s(cases: Any) -> None:
 
 
 # --- FP8 --------------------------------------------------------------------------------------------------------------
-
-
 class Scaled(torch.autograd.Function):
     """A linear layer in FP8 with one scale a tensor or a row, gradients in E5M2; ``dtype`` None: as given."""
 

@@ -30,8 +30,6 @@ pytestmark = pytest.mark.usefixtures("english")
 
 
 # --- every widget -----------------------------------------------------------------------------------------------
-
-
 def untranslated(name):
     """Whether nothing of a widget has Chinese: whoever adds one needs no other language."""
     controls = getattr(getattr(fplab.widgets, name), "CONTROLS", ())
@@ -210,8 +208,6 @@ def test_the_shell_shows_and_follows():
 
 
 # --- the encodings ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", [n for n in ALL if encodings.get(n).bits <= 8])
 def test_every_code_reads_as_fplab_reads_it(name):
     one = encodings.get(name)
@@ -270,8 +266,6 @@ def test_integers_and_codebooks_count_in_their_scale():
 
 
 # --- the editor -------------------------------------------------------------------------------------------------
-
-
 def test_toggle_type_step():
     state = bits.typed(bits.State(), 0, "0.1")
     assert state.codes == (0x2E66, 0x3DCD)

@@ -64,8 +64,6 @@ def test_a_family_has_one_arithmetic(result: Any) -> None:
 
 
 # --- what is known ---------------------------------------------------------------------------------------------------
-
-
 def test_the_probes_are_the_sums_that_their_names_say() -> None:
     tiny = Fraction(1, 2**24)
     sums = [1 + 16 * tiny, 1 + 8 * tiny, 1 + 4 * tiny, 1 + 15 * tiny, 15 * tiny, Fraction(1, 2**20)]
