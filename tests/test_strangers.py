@@ -264,14 +264,8 @@ from dataclasses import dataclass
 from .. import tensorcore
 from ..bounds import gamma
 from ..draw.page import panel, table, title
-from ..errors import quotes_call
-from ..lazily import index
 from ..words import say
-from .shell import Board, Control
-
-__all__ = ["State", "render", "widget"]
-
-index(__name__)
+from .shell import Control, shown
 
 
 @dataclass(frozen=True)
@@ -296,10 +290,9 @@ CONTROLS = (
 )
 
 
-@quotes_call
-def widget(gpu: str = "H100") -> Board:
+@shown(State, render, CONTROLS)
+def widget(state: State) -> None:
     """Bounds of products on a GPU."""
-    return Board(State(gpu), render, CONTROLS)
 '''
 
 

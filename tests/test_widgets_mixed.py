@@ -43,7 +43,7 @@ def test_a_weight_is_stepped_as_the_whole_network_is(scale, loss, rate):
 
 def test_each_edge_shows_its_bits():
     for edge, (fmt, value) in enumerate(zip(mixed.FORMATS, mixed.step_of(mixed.State()).values, strict=True), 1):
-        picture = mixed.render(mixed.State(edge))
+        picture = mixed.render(mixed.State(edge=edge))
         shown = bits_shown(picture)
         assert int(shown, 2) == fplab.encode(value, fmt)
         boxes = of_class(picture, "edge")

@@ -410,7 +410,7 @@ def test_accumulation_refuses_kindly(change, message):
 @pytest.mark.parametrize("name", blockwise.BOOKS)
 @pytest.mark.parametrize("outlier", [-64.0, 0.0, 8.0])
 def test_blocks_read_back(name, outlier):
-    state = blockwise.State(name, 16, 20, outlier)
+    state = blockwise.State(name, 16, outlier, 20)
     picture = blockwise.render(state)
     values = np.array([float(e.get("data-value")) for e in of_class(picture, "value")], np.float32)
     back = np.array([float(e.get("data-value")) for e in of_class(picture, "back")], np.float32)

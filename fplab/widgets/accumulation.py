@@ -11,16 +11,11 @@ import numpy as np
 from .. import floats, formats, spacing, sums
 from ..draw.page import Said, after_colon, facts, listed, note, panel, title
 from ..draw.scene import BLUE, ORANGE, Scene
-from ..errors import LabError, integer, one_of, quotes_call
+from ..errors import LabError, integer, one_of
 from ..inspection.given import parse
-from ..lazily import index
 from ..numerals import short, signed
 from ..words import say, say_of
-from .shell import OPTIONS, Board, Control
-
-__all__ = ["State", "render", "widget"]
-
-index(__name__)
+from .shell import OPTIONS, Control, shown
 
 MOST = 4096
 POINTS, FEWER = 64, 32  # of the curve; fewer where every point is a sum of its own
@@ -158,10 +153,7 @@ CONTROLS = (
 )
 
 
-@quotes_call
-def widget(term: str = "0.1", n: int = 4096, format: str = "fp16", accumulate: str = "fp16",
-           order: str = "sequential") -> Board:  # fmt: skip
+@shown(State, render, CONTROLS)
+def widget(state: State) -> None:
     """The accumulation explorer. Raises LabError for what :func:`fplab.sum` refuses."""
-    state = State(term, n, format, accumulate, order)
     curve(state)
-    return Board(state, render, CONTROLS)

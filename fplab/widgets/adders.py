@@ -13,16 +13,11 @@ import numpy as np
 from .. import tensorcore
 from ..draw.page import facts, listed, note, panel, title, two_to
 from ..draw.scene import BLUE, GREY, ORANGE, Scene
-from ..errors import integer, one_of, quotes_call
-from ..lazily import index
+from ..errors import integer, one_of
 from ..tensorcore.exploration import Exploration, Point
 from ..tensorcore.plan import ONE_CHAIN, Plan
 from ..words import say, say_of
-from .shell import OPTIONS, Board, Control
-
-__all__ = ["State", "render", "widget"]
-
-index(__name__)
+from .shell import OPTIONS, Control, shown
 
 SIDE, K, SEED = 16, 1024, 6  # of the product: SIDE x K times K x SIDE, of normal numbers
 WIDTHS = range(4, 25)
@@ -134,12 +129,7 @@ CONTROLS = (
 )
 
 
-@quotes_call
-def widget(
-    inputs: str = "e4m3", accumulator_bits: int = 14, guard_bits: int = 0, block: int = 32,
-    rounding: str = "toward zero", order: str = "one chain",
-) -> Board:  # fmt: skip
+@shown(State, render, CONTROLS)
+def widget(state: State) -> None:
     """The adder explorer. Raises LabError for fields that :func:`fplab.tensorcore.explore` refuses."""
-    state = State(inputs, accumulator_bits, guard_bits, block, rounding, order)
     render(state)
-    return Board(state, render, CONTROLS)

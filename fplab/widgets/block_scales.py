@@ -7,7 +7,7 @@ Thirty-two numbers, one block of MXFP8 or MXFP4 and two of NVFP4. All that is dr
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,17 +15,12 @@ import numpy as np
 from .. import scaled
 from ..draw.page import Facts, facts, listed, note, panel, table, title
 from ..draw.scene import BLUE, GREY, MONO, ORANGE, RED, Scene
-from ..errors import LabError, integer, name_of, quotes_call
-from ..lazily import index
+from ..errors import LabError, integer, name_of
 from ..scaled import SIGNS, Scaled
 from ..words import say, say_of
 from .blockwise import normals
 from .gradients import sample
-from .shell import Board, Control
-
-__all__ = ["State", "render", "widget"]
-
-index(__name__)
+from .shell import Control, shown
 
 N, MOST_DRAWS, SEED = 32, 64, 14
 WIDTH, HEIGHT, LEFT = 800, 210, 40
@@ -184,12 +179,8 @@ CONTROLS = (
 )
 
 
-@quotes_call
-def widget(
-    way: str = "mxfp4", values: str = "normal", outlier: float = 8.0, place: int = 20, hadamard: int = 0,
-    draws: int = 0,
-) -> Board:  # fmt: skip
+@shown(State, render, CONTROLS)
+def widget(state: State) -> State:
     """The block with its scale. Raises LabError for a way, values, place or number of draws that do not exist."""
-    state = State(way, values, float(outlier), place, hadamard, draws)
     quantised(state)
-    return Board(state, render, CONTROLS)
+    return replace(state, outlier=float(state.outlier))

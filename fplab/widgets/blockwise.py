@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,14 +11,9 @@ from .. import codebooks, seeds
 from ..codebooks import Codebook, Quantized
 from ..draw.page import facts, listed, note, panel, table, title
 from ..draw.scene import BLUE, GREY, ORANGE, Scene
-from ..errors import integer, one_of, quotes_call
-from ..lazily import index
+from ..errors import integer, one_of
 from ..words import say, say_of
-from .shell import Board, Control
-
-__all__ = ["State", "render", "widget"]
-
-index(__name__)
+from .shell import Control, shown
 
 N, KEY = 64, 64
 WIDTH, HEIGHT, LEFT = 900, 200, 56
@@ -32,8 +27,8 @@ class State:
 
     book: str = "nf4"
     block: int = 16
-    place: int = 20
     outlier: float = 8.0
+    place: int = 20
 
 
 @functools.cache
@@ -128,9 +123,8 @@ CONTROLS = (
 )
 
 
-@quotes_call
-def widget(book: str = "nf4", block: int = 16, outlier: float = 8.0, place: int = 20) -> Board:
+@shown(State, render, CONTROLS)
+def widget(state: State) -> State:
     """The block-wise quantiser. Raises LabError for a codebook or place that does not exist."""
-    state = State(book, block, place, float(outlier))
     quantised(state)
-    return Board(state, render, CONTROLS)
+    return replace(state, outlier=float(state.outlier))

@@ -13,18 +13,13 @@ import numpy as np
 from .. import formats
 from ..draw.collectives import step_scene
 from ..draw.page import Html, after_colon, bracketed, code, facts, note, panel, table, title
-from ..errors import integer, one_of, quotes_call
+from ..errors import integer, one_of
 from ..floats import encode
 from ..inspection import encodings
-from ..lazily import index
 from ..parallel import collectives
 from ..parallel.collectives import ALGORITHMS, Arrival, Collective, Wire
 from ..words import say, say_of
-from .shell import Board, Control, steps
-
-__all__ = ["State", "render", "widget"]
-
-index(__name__)
+from .shell import Control, shown, steps
 
 MOST_RANKS = 8
 WIDTHS = (3, 2.5, 4.5, 4.5, 4.5)  # of the table's columns, in em
@@ -184,11 +179,8 @@ CONTROLS = (
 ACTIONS = steps(moved)
 
 
-@quotes_call
-def widget(collective: str = "all-reduce", algorithm: str = "ring", ranks: int = 4, format: str = "bf16") -> Board:
+@shown(State, render, CONTROLS, ACTIONS, changed)
+def widget(state: State) -> State:
     """A collective, step by step. Raises LabError for one that cannot be."""
-    state = changed(State(algorithm=algorithm, ranks=ranks, format=format), "collective", collective)
-    if collective == "all-reduce":
-        state = replace(state, algorithm=algorithm)
     run(state)
-    return Board(state, render, CONTROLS, ACTIONS, changed)
+    return replace(state, algorithm=OWN.get(state.collective, state.algorithm))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,15 +11,10 @@ from .. import formats
 from ..draw.page import Facts, after_colon, beside, bracketed, facts, listed, note, panel, title, two_to
 from ..draw.scene import BLUE, GREY, ORANGE, Scene
 from ..draw.strip import bit_strip
-from ..errors import one_of, quotes_call
+from ..errors import one_of
 from ..formats import Format, Specials
-from ..lazily import index
 from ..words import say, say_of, verbatim
-from .shell import Action, Board, Control, change
-
-__all__ = ["State", "render", "widget"]
-
-index(__name__)
+from .shell import Action, Control, change, shown
 
 WIDTH = 880
 MOST_TICKS = 300
@@ -161,8 +156,8 @@ def _button(name: str) -> Action:
 ACTIONS = tuple(map(_button, ("fp16", "bf16", "e4m3", "e5m2", "e2m1")))
 
 
-@quotes_call
-def widget(exponent_bits: int = 4, fraction_bits: int = 3, specials: str = "last", beside: str = "fp16") -> Board:
+@shown(State, render, CONTROLS, ACTIONS)
+def widget(state: State) -> State:
     """The format designer. ``specials``: ieee, last, negative_zero or none; what cannot be is told in the picture."""
-    one_of("specials", specials, SPECIALS)
-    return Board(State(exponent_bits, fraction_bits, specials, formats.get(beside).name), render, CONTROLS, ACTIONS)
+    one_of("specials", state.specials, SPECIALS)
+    return replace(state, beside=formats.get(state.beside).name)

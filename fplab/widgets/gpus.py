@@ -11,16 +11,11 @@ import numpy as np
 from .. import tensorcore
 from ..draw.page import after_colon, facts, listed, note, panel, title
 from ..draw.scene import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Scene
-from ..errors import LabError, quotes_call
-from ..lazily import index
+from ..errors import LabError
 from ..tensorcore import GPUS, models
 from ..words import say, say_of
-from .shell import Board, Control
+from .shell import Control, shown
 from .stepper import INPUTS, PRESETS, numbers
-
-__all__ = ["State", "render", "widget"]
-
-index(__name__)
 
 SINGLE = tuple(name for name in INPUTS if name != "fp64")  # whose results are FP32 or FP16
 
@@ -32,11 +27,11 @@ COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED, GREY)
 class State:
     """The row as in the stepper: texts of numbers."""
 
+    inputs: str = "fp16"
+    output: str = "fp32"
     a: str = PRESETS[FIRST][0]
     b: str = PRESETS[FIRST][1]
     c: str = PRESETS[FIRST][2]
-    inputs: str = "fp16"
-    output: str = "fp32"
     preset: str = FIRST
 
 
@@ -135,9 +130,7 @@ CONTROLS = (
 )
 
 
-@quotes_call
-def widget(inputs: str = "fp16", output: str = "fp32") -> Board:
+@shown(State, render, CONTROLS, changed=changed)
+def widget(state: State) -> None:
     """The comparison of GPUs. Raises LabError for inputs that no GPU here has."""
-    state = State(inputs=inputs, output=output)
     answers(state)
-    return Board(state, render, CONTROLS, (), changed)

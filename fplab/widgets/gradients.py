@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +18,10 @@ from .. import floats, formats
 from ..draw.histogram import Layer, histogram_scene
 from ..draw.page import listed, note, panel, table, title, two_to
 from ..draw.scene import BLUE, ORANGE, PURPLE, RED
-from ..errors import LabError, quotes_call
-from ..lazily import index
+from ..errors import LabError
 from ..storage import read_arrays, shipped
 from ..words import say, say_of
-from .shell import Board, Control
-
-__all__ = ["State", "render", "widget"]
-
-index(__name__)
+from .shell import Control, shown
 
 FILE = Path(__file__).parent / "data" / "gradients.npz"
 SAMPLE, KEY = 16384, 2026
@@ -130,11 +125,11 @@ CONTROLS = (
 )
 
 
-@quotes_call
-def widget(kind: str = "activation", format: str = "fp16", log2_scale: int = 0) -> Board:
+@shown(State, render, CONTROLS)
+def widget(state: State) -> State:
     """The histogram with its loss-scale slider. Raises LabError for a kind or format that does not exist."""
-    sample(kind)
-    return Board(State(kind, formats.get(format).name, log2_scale), render, CONTROLS)
+    sample(state.kind)
+    return replace(state, format=formats.get(state.format).name)
 
 
 if __name__ == "__main__":

@@ -8,16 +8,11 @@ from typing import Any
 
 from ..draw.page import Said, after_colon, facts, listed, note, panel, power, title
 from ..draw.scene import BLUE, ORANGE, Scene
-from ..errors import LabError, one_of, quotes_call
-from ..lazily import index
+from ..errors import LabError, one_of
 from ..training.scalers import machine
 from ..training.scalers.machine import Machine, Tracked
 from ..words import say
-from .shell import Action, Board, Control
-
-__all__ = ["State", "render", "widget"]
-
-index(__name__)
+from .shell import Action, Control, shown
 
 MACHINES = {"torch": machine.TORCH, "keras": machine.KERAS, "apex": machine.APEX}
 MOST = 400
@@ -163,9 +158,7 @@ ACTIONS = (
 )
 
 
-@quotes_call
-def widget(library: str = "torch", interval: int = 4) -> Board:
+@shown(State, render, CONTROLS, ACTIONS, changed)
+def widget(state: State) -> None:
     """The loss-scale machine of "torch", "keras" or "apex". Raises LabError for another library."""
-    state = State(library, interval)
     machine_of(state)
-    return Board(state, render, CONTROLS, ACTIONS, changed)

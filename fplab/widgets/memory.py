@@ -8,16 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from .. import memory
 from ..draw.memory import bars_scene
 from ..draw.page import Said, bracketed, facts, note, panel, table, title
-from ..errors import quotes_call
-from ..lazily import index
 from ..memory import Estimate, words
 from ..memory.activations import RECOMPUTE
 from ..words import say, say_of
-from .shell import Board, Control
-
-__all__ = ["State", "render", "widget"]
-
-index(__name__)
+from .shell import Control, shown
 
 KINDS = {kind: name for kind, name in words.KINDS.items() if kind != "kv cache"}  # of training
 CARDS = {"": 0, "24 GB": 24, "40 GB": 40, "80 GB": 80, "141 GB": 141, "192 GB": 192}
@@ -86,9 +80,7 @@ CONTROLS = (
 )
 
 
-@quotes_call
-def widget(model: str = "llama3-8b", gpus: int = 8, zero: int = 3) -> Board:
+@shown(State, render, CONTROLS)
+def widget(state: State) -> None:
     """The memory calculator. Raises LabError for what cannot be run; later wishes are refused in the picture."""
-    state = State(model, gpus, zero)
     estimated(state)
-    return Board(state, render, CONTROLS)

@@ -15,18 +15,13 @@ import numpy as np
 from ..draw.page import Said, after_colon, facts, note, panel, title
 from ..draw.scene import BLUE, GREEN, ORANGE, Scene
 from ..draw.strip import bit_strip
-from ..errors import integer, quotes_call
+from ..errors import integer
 from ..floats import encode, quantize
 from ..inspection import encodings
-from ..lazily import index
 from ..tensorcore import dot
 from ..training.data import digits
 from ..words import Text, say
-from .shell import Action, Board, Control, steps
-
-__all__ = ["State", "render", "widget"]
-
-index(__name__)
+from .shell import Action, Control, shown, steps
 
 IMAGES, PIXELS, CLASSES = 16, 64, 10
 GPU = "H100"
@@ -52,12 +47,12 @@ class State:
     which makes the gradients as small as those of a deep network are.
     """
 
-    edge: int = 5
     digit: int = 1
     pixel: int = 1
     log2_scale: int = 16
     log2_loss: int = -14
     log2_rate: int = -2
+    edge: int = 5
 
 
 class Step(NamedTuple):
@@ -203,9 +198,7 @@ ACTIONS = (
 )
 
 
-@quotes_call
-def widget(digit: int = 1, pixel: int = 1, log2_scale: int = 16) -> Board:
+@shown(State, render, CONTROLS, ACTIONS)
+def widget(state: State) -> None:
     """A mixed-precision step. Raises LabError for a digit, a pixel or a scale that is not there."""
-    state = State(digit=digit, pixel=pixel, log2_scale=log2_scale)
     step_of(state)
-    return Board(state, render, CONTROLS, ACTIONS)

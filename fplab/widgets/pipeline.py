@@ -6,17 +6,12 @@ from dataclasses import dataclass, replace
 
 from ..draw.page import after_colon, bracketed, facts, note, panel, title
 from ..draw.timeline import timeline_scene
-from ..errors import LabError, integer, quotes_call
-from ..lazily import index
+from ..errors import LabError, integer
 from ..memory.pipeline import SCHEDULES
 from ..parallel import schedules
 from ..parallel.schedules import Timeline
 from ..words import say, say_of
-from .shell import Board, Control
-
-__all__ = ["State", "render", "widget"]
-
-index(__name__)
+from .shell import Control, shown
 
 MOST_STAGES, MOST_BATCHES = 8, 32
 
@@ -110,12 +105,10 @@ CONTROLS = (
 )
 
 
-@quotes_call
-def widget(schedule: str = "1f1b", stages: int = 4, micro_batches: int = 8, chunks: int = 1) -> Board:
+@shown(State, render, CONTROLS, changed=changed)
+def widget(state: State) -> None:
     """The pipeline timeline; micro-batches of an interleaved one are drawn as the nearest whole groups of the stages.
 
     Raises LabError for a schedule that cannot be.
     """
-    state = State(schedule, stages, micro_batches, chunks)
     timeline(state)
-    return Board(state, render, CONTROLS, (), changed)

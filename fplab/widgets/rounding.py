@@ -11,19 +11,14 @@ from typing import Any
 from .. import exact, formats, numerals
 from ..draw.page import after_colon, listed, note, panel, title
 from ..draw.scene import BLUE, GREY, MONO, ORANGE, Scene
-from ..errors import LabError, integer, quotes_call
+from ..errors import LabError, integer
 from ..exact import Exact
 from ..formats import Format, Rounding
 from ..inspection import rows
 from ..inspection.given import parse
 from ..inspection.rows import spacing
-from ..lazily import index
 from ..words import say
-from .shell import Board, Control
-
-__all__ = ["State", "render", "widget"]
-
-index(__name__)
+from .shell import Control, shown
 
 PARTS = 16  # positions of x within a gap
 GAPS = 4
@@ -167,9 +162,8 @@ CONTROLS = (
 )
 
 
-@quotes_call
-def widget(format: str = "e4m3", base: str = "1", place: int = 24) -> Board:
+@shown(State, render, CONTROLS, changed=changed)
+def widget(state: State) -> State:
     """The number line. ``base``: where it begins; ``place``: x in 16ths of a gap, 0 to 64."""
-    state = State(formats.get(format).name, base, place)
     x_of(state)
-    return Board(state, render, CONTROLS, (), changed)
+    return replace(state, format=formats.get(state.format).name)

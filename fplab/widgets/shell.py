@@ -7,23 +7,28 @@ is the only module that touches ipywidgets. Every input is reached with Tab and 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
+import inspect
 import json
 import os
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from ..draw.page import note, refusal
 from ..draw.strip import BUTTONS
 from ..draw.themes import STATIC
-from ..errors import LabError, need, summary
+from ..errors import LabError, need, quotes_call, summary
 from ..language import follow, in_each
+from ..lazily import index
 from ..words import Text, say, say_of
 
+P = ParamSpec("P")
+S = TypeVar("S")
 State = Any
 # The arrow of a list is black in ipywidgets, on a dark page too.
 ARROW = (
@@ -222,6 +227,27 @@ class Board:
         show(self.box, lambda: picture(self.render, self.state), self.state)
 
 
+def shown(
+    make: Callable[P, S], render: Callable[[S], str], controls: Sequence[Control], actions: Sequence[Action] = (),
+    changed: Callable[[S, str, Any], S] = change,
+) -> Callable[[Callable[[S], S | None]], Callable[P, Board]]:  # fmt: skip
+    """Decorate what refuses a first state, or gives another in its place: it becomes the widget, a function of the
+    state's fields, and its module shows the state, the picture and it."""
+
+    def decorate(first: Callable[[S], S | None]) -> Callable[P, Board]:
+        def widget(*args: P.args, **named: P.kwargs) -> Board:
+            state = make(*args, **named)
+            return Board(first(state) or state, render, controls, actions, changed)
+
+        functools.update_wrapper(widget, first)
+        widget.__signature__ = inspect.signature(make).replace(return_annotation=Board)  # type: ignore[attr-defined]
+        vars(sys.modules[first.__module__])["__all__"] = ["State", "render", first.__name__]
+        index(first.__module__)
+        return quotes_call(widget)
+
+    return decorate
+
+
 def show(box: Any, draw: Callable[[], str], state: State) -> None:
     """Show a box of inputs; where a page is made, what ``draw`` gives, in every language, with the state beside it."""
     from IPython.display import HTML, display
@@ -240,7 +266,7 @@ def reachable() -> Any:
     return widgets.HTML(_script(), layout=widgets.Layout(display="none"))
 
 
-@cache
+@functools.cache
 def _script() -> str:
     """The script as a style sheet's event: a script element would not run where markup is set as text."""
     script = (Path(__file__).parent / "inputs.js").read_text(encoding="utf-8")

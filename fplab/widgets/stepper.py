@@ -12,17 +12,12 @@ import numpy as np
 
 from ..draw.page import Facts, Said, after_colon, bracketed, facts, listed, note, panel, power, title, two_to
 from ..draw.stepper import is_whole, kind_of, step_scene
-from ..errors import LabError, quotes_call
-from ..lazily import index
+from ..errors import LabError
 from ..tensorcore import GPUS, models, tracing
 from ..tensorcore.tracing import Step, Trace
 from ..words import say, say_of
 from . import evidence
-from .shell import Action, Board, Control, change, steps
-
-__all__ = ["State", "render", "widget"]
-
-index(__name__)
+from .shell import Action, Control, change, shown, steps
 
 MOST_TERMS = 64
 INPUTS = ("fp16", "bf16", "tf32", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz", "fp32", "fp64")
@@ -43,12 +38,12 @@ class State:
     :func:`fplab.tensorcore.get`; "" is the one that torch's products use.
     """
 
-    a: str = PRESETS["1 + 4 × 2^-24"][0]
-    b: str = PRESETS["1 + 4 × 2^-24"][1]
-    c: str = "1"
     gpu: str = "V100"
     inputs: str = "fp16"
     output: str = "fp32"
+    a: str = PRESETS["1 + 4 × 2^-24"][0]
+    b: str = PRESETS["1 + 4 × 2^-24"][1]
+    c: str = "1"
     step: int = 0
     preset: str = "1 + 4 × 2^-24"
     row: int = -1
@@ -208,8 +203,7 @@ CONTROLS = (
 ACTIONS = (*steps(moved), Action(say("a recorded row"), recorded))
 
 
-@quotes_call
-def widget(gpu: str = "V100", inputs: str = "fp16", output: str = "fp32") -> Board:
+@shown(State, render, CONTROLS, ACTIONS, changed)
+def widget(state: State) -> State:
     """The stepper of matrix units. Raises LabError for a GPU that does not exist or has no such inputs."""
-    state = State(gpu=traced(State(gpu=gpu, inputs=inputs, output=output)).model.gpu, inputs=inputs, output=output)
-    return Board(state, render, CONTROLS, ACTIONS, changed)
+    return replace(state, gpu=traced(state).model.gpu)

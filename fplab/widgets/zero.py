@@ -12,14 +12,9 @@ from typing import NamedTuple
 
 from ..draw.page import after_colon, facts, note, panel, title
 from ..draw.zero import course_scene, pieces_scene
-from ..errors import integer, quotes_call
-from ..lazily import index
+from ..errors import integer
 from ..words import Text, say
-from .shell import Board, Control, steps
-
-__all__ = ["State", "render", "widget"]
-
-index(__name__)
+from .shell import Control, shown, steps
 
 WIDTH = 4  # bytes of a number
 MOST = 40  # acts of the longest step
@@ -108,8 +103,7 @@ CONTROLS = (Control("stage", say("stage"), options=(1, 2, 3)), Control("moment",
 ACTIONS = steps(moved)
 
 
-@quotes_call
-def widget(stage: int = 1) -> Board:
+@shown(State, render, CONTROLS, ACTIONS)
+def widget(state: State) -> None:
     """ZeRO's stage 1, 2 or 3, act by act. Raises LabError for another."""
-    trace(stage)
-    return Board(State(stage), render, CONTROLS, ACTIONS)
+    trace(state.stage)
