@@ -19,7 +19,7 @@ from ..hardware.programs import Rounded, cast, program
 from ..hardware.tensors import TORCH, bits, overflow_of, tensor
 from ..words import COMMA, joined, say
 from .frame import Experiment, Params, Result
-from .outcomes import Outcome, all_pass, failed, passed, same_bits, verdict
+from .outcomes import Outcome, Part, failed, passed, verdict
 from .panels import dots, line, with_
 from .quantities import Columns, equal, of
 
@@ -121,45 +121,37 @@ def rows(r: Result) -> Columns:
 
 # --- claims -------------------------------------------------------------------------------------------------------
 @E.proved("a normal binade below the last holds 2^(fraction bits) values; its spacing is its ulp")
-def binades(r: Result) -> Outcome:
+def binades(r: Result) -> Iterator[Part]:
     """Density and spacing against those counted from the values themselves.
 
     FP32 and FP64 have too many values to count: of them the layout's densities are looked at.
     """
     for fmt in TABLE:
         density, log2_ulp = (x.sel(format=fmt.name).dropna("exponent") for x in (r.density, r.log2_ulp))
-        normal = density.values[density.exponent.values >= fmt.emin]
-        full = normal == 1 << fmt.fraction_bits
-        if not full[:-1].all() or (fmt.has_infinity and not full[-1]):  # only specials may cut into the last one
-            return failed(say("{fmt}: a normal binade holds {n}", fmt=fmt.name, n=normal.tolist()))
+        full = density.values[density.exponent.values >= fmt.emin] == 1 << fmt.fraction_bits
+        # only specials may cut into the last one
+        yield say("{fmt}: a normal binade", fmt=fmt.name), full[:-1].all() and (full[-1] or not fmt.has_infinity)
         if fmt.bits > 19:
             continue
         positive = np.asarray(numeric.decode(np.arange(fmt.max_code + 1), fmt, np.float32), np.float64)
         positive = positive[positive > 0]
         place = np.frexp(positive)[1] - 1 - density.exponent.values[0]
-        counts = np.bincount(place, minlength=density.size)
-        if not np.array_equal(counts, density.values):
-            return failed(say("{fmt}: counted {n}", fmt=fmt.name, n=counts.tolist()))
+        yield fmt.name, density.values, np.bincount(place, minlength=density.size)
         inside = place[1:] == place[:-1]
-        if not np.array_equal(np.diff(positive)[inside], np.exp2(log2_ulp.values[place[1:][inside]])):
-            return failed(say("{fmt}: spacing inside a binade is not its ulp", fmt=fmt.name))
-    return passed(say("all values of {n} formats counted", n=len(SMALL) + 1))
+        yield fmt.name, np.diff(positive)[inside], np.exp2(log2_ulp.values[place[1:][inside]])
 
 
 @E.proved("finite, infinite and NaN codes add up to 2^bits")
-def counts(r: Result) -> Outcome:
-    for fmt, derived in zip(TABLE, r.counts.values.tolist(), strict=True):
-        finite, _, inf, nan = derived
-        if finite + inf + nan != 1 << fmt.bits:
-            return failed(say("{fmt}: {n} codes are not 2^{bits}", fmt=fmt.name, n=finite + inf + nan, bits=fmt.bits))
-        if fmt.name not in SMALL:
-            continue
-        x = values(r, fmt.name)
-        numbers = x[np.isfinite(x)]
-        tried = [numbers.size, np.unique(numbers).size, int(np.isinf(x).sum()), int(np.isnan(x).sum())]
-        if tried != derived:
-            return failed(say("{fmt}: counted {n}, derived {m}", fmt=fmt.name, n=tried, m=derived))
-    return passed(say("{n} formats; counted code by code up to 16 bits", n=len(TABLE)))
+def counts(r: Result) -> Iterator[Part]:
+    """Counted code by code up to 16 bits."""
+    for fmt, derived in zip(TABLE, r.counts.values, strict=True):
+        finite, _, inf, nan = derived.tolist()
+        yield fmt.name, finite + inf + nan, 1 << fmt.bits
+        if fmt.name in SMALL:
+            x = values(r, fmt.name)
+            numbers = x[np.isfinite(x)]
+            tried = [numbers.size, np.unique(numbers).size, int(np.isinf(x).sum()), int(np.isnan(x).sum())]
+            yield fmt.name, derived, tried
 
 
 @E.proved("0.1 is exact in no format; where it is normal, its relative error is at most 2^-p")
@@ -260,13 +252,11 @@ E.library("the derived properties equal torch.finfo, but for one: its eps of E5M
 
 
 @E.library("decode tables equal those of numpy, ml_dtypes and torch, bit for bit", needs=["ml_dtypes", "torch"])
-def decode_tables(r: Result) -> Outcome:
+def decode_tables(r: Result) -> Iterator[Part]:
     readers = [(name, "numpy", decoded_by_numpy) for name in KNOWN]
     readers += [(name, "torch", decoded_by_torch) for name in SMALL if name in CAST]
-    outcomes = ((f"{name}, {reader}", same_bits(values(r, name).view(np.uint32), decode(name), "fp32"))
-                for name, reader, decode in readers)  # fmt: skip
-    n = sum(1 << get(name).bits for name, _, _ in readers)
-    return all_pass(outcomes, say("{n:,} codes, {tables} tables", n=n, tables=len(readers)))
+    for name, reader, decode in readers:
+        yield f"{name}, {reader}", values(r, name).view(np.uint32), decode(name), "fp32"
 
 
 # SHA-256 of the float32 little-endian values of all codes in order, every NaN as 0x7FC00000; made with ml_dtypes 0.6.0.
@@ -286,76 +276,61 @@ GOLDEN = {
 
 
 @E.library("decode tables have the digests made with ml_dtypes 0.6.0")
-def golden_tables(r: Result) -> Outcome:
+def golden_tables(r: Result) -> Iterator[Part]:
     for name, want in GOLDEN.items():
         x = values(r, name)
         codes = np.where(np.isnan(x), np.uint32(0x7FC00000), x.view(np.uint32))
-        got = hashlib.sha256(codes.astype("<u4").tobytes()).hexdigest()
-        if got != want:
-            return failed(say("{fmt}: {got} against {want}", fmt=name, got=got, want=want))
-    return passed(say("SHA-256 of {n} tables", n=len(GOLDEN)))
+        yield name, hashlib.sha256(codes.astype("<u4").tobytes()).hexdigest(), want
 
 
 @E.library("casts from float32 equal numpy's and ml_dtypes', bit for bit", needs=["ml_dtypes"])
-def library_casts(r: Result) -> Outcome:
+def library_casts(r: Result) -> Iterator[Part]:
     """float32 to every narrow format, as numpy and ml_dtypes cast it; E8M0 below 1.5 * 2^-127 is a claim of its own."""
     patterns = r.sample.values
-
-    def compared(name: str) -> Outcome:
+    for name in KNOWN:
         keep = np.full(patterns.size, True) if get(name).has_nan else np.isfinite(patterns.view(np.float32))
         if name == "e8m0":  # not between 2^-127 and 1.5 * 2^-127
             keep = (patterns <= 0x00400000) | (patterns >= 0x00600000)
         theirs = rounded_by_numpy(patterns[keep].view(np.float32), name)
-        return same_bits(r.rounded.sel(format=name).values[keep], theirs, name)
-
-    detail = say("{n:,} values to {formats} formats each", n=patterns.size, formats=len(KNOWN))
-    return all_pass(((name, compared(name)) for name in KNOWN), detail)
+        yield name, r.rounded.sel(format=name).values[keep], theirs, name
 
 
 @E.library("casts between all formats equal torch's on the CPU, named differences included", needs=["torch"])
-def torch_casts(r: Result) -> Outcome:
+def torch_casts(r: Result) -> Iterator[Part]:
     """The GPU cases, done by torch on this CPU."""
     import torch
 
-    version, n, outcomes = str(torch.__version__), 0, []
     for case in cases(r.p):
         given = case.inputs()
-        got, want = case.compute(given, "cpu"), case.emulate(given, {"torch": version})
-        outcomes += [(say("{case} to {target}", case=case.name, target=target),
-                      same_bits(want[target], got[target], target)) for target in case.formats]  # fmt: skip
-        n += sum(codes.size for codes in got.values())
-    detail = say("{n:,} casts between {formats} formats, torch {version}", n=n, formats=len(CAST), version=version)
-    return all_pass(outcomes, detail)
+        got, want = case.compute(given, "cpu"), case.emulate(given, {"torch": str(torch.__version__)})
+        for target in case.formats:
+            yield say("{case} to {target}", case=case.name, target=target), want[target], got[target], target
 
 
 @E.library("E4M3 overflow: torch saturates from 2.13 on, ml_dtypes gives NaN; the lab does either",
            needs=["torch", "ml_dtypes"])  # fmt: skip
-def e4m3_overflow(r: Result) -> Outcome:
+def e4m3_overflow(r: Result) -> Iterator[Part]:
     import torch
 
     version = str(torch.__version__)
     x = np.array([464, 464.0001, 480, 1e6, np.inf, -np.inf], np.float32)
     policy = overflow_of("e4m3", version)
-    own, saturated = numeric.encode(x, "e4m3"), numeric.encode(x, "e4m3", overflow=policy)
-    outcomes = [
-        (f"torch {version}", same_bits(saturated, by_torch(x, "e4m3"), "e4m3")),
-        ("ml_dtypes", same_bits(own, rounded_by_numpy(x, "e4m3"), "e4m3")),
-    ]
+    yield f"torch {version}", numeric.encode(x, "e4m3", overflow=policy), by_torch(x, "e4m3"), "e4m3"
+    yield "ml_dtypes", numeric.encode(x, "e4m3"), rounded_by_numpy(x, "e4m3"), "e4m3"
     saturates = say("torch {version} saturates to 448, ml_dtypes gives NaN; 464 itself is 448", version=version)
-    gives_nan = say("torch {version} gives NaN, ml_dtypes gives NaN; 464 itself is 448", version=version)
-    return all_pass(outcomes, saturates if policy else gives_nan)
+    yield passed(saturates if policy else say("torch {version} gives NaN, ml_dtypes gives NaN; 464 itself is 448",
+                                              version=version))  # fmt: skip
 
 
 @E.library("E8M0: torch and ml_dtypes round ties up, and misround just above 2^-127", needs=["torch", "ml_dtypes"])
-def e8m0_edges(r: Result) -> Outcome:
+def e8m0_edges(r: Result) -> Iterator[Part]:
     x = np.array([1.5, 3, 6, 12, 1.25 * 2.0**-127, 0.0, -1.0], np.float32)
-    own, google, theirs = (codes.tolist() for codes in (
-        numeric.encode(x, "e8m0"), rounded_by_numpy(x, "e8m0"), by_torch(x, "e8m0")))  # fmt: skip
-    ties = [128, 129, 130, 131]
-    holds = own == [*ties, 0, 255, 255] and google == [*ties, 1, 255, 255] and theirs == [*ties, 1, 0, 127]
-    if not holds or theirs != torch_e8m0(x.view(np.uint32)).tolist():
-        return failed(say("lab {lab}, ml_dtypes {google}, torch {torch}", lab=own, google=google, torch=theirs))
-    return passed(
+    ties, theirs = [128, 129, 130, 131], by_torch(x, "e8m0")
+    yield "lab", numeric.encode(x, "e8m0"), [*ties, 0, 255, 255]
+    yield "ml_dtypes", rounded_by_numpy(x, "e8m0"), [*ties, 1, 255, 255]
+    yield "torch", theirs, [*ties, 1, 0, 127]
+    yield "torch", theirs, torch_e8m0(x.view(np.uint32))
+    yield passed(
         say("1.25 * 2^-127 becomes 2^-126 in both, not the nearer 2^-127; torch makes 2^-127 of 0 and 1 of -1")
     )
 

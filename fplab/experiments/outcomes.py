@@ -104,53 +104,53 @@ def measured(holds: bool, detail: str | Text, sample: Sample) -> Outcome:
     return Outcome(Status.PASS if holds else Status.FAIL, joined((detail, sample.described()), CLAUSE), sample)
 
 
-def all_pass(outcomes: Iterable[tuple[str | Text, Outcome]], detail: str | Text) -> Outcome:
-    """The first of named outcomes that is no pass, with its name; else a pass with the detail."""
-    for name, outcome in outcomes:
-        if not outcome.holds:
-            return Outcome(outcome.status, joined((name, outcome.detail), ": "))
-    return passed(detail)
-
-
-def same_bits(got: np.ndarray, want: np.ndarray, fmt: str, nan_equal: bool = True) -> Outcome:
+def same_bits(got: Any, want: Any, fmt: str = "", nan_equal: bool = True) -> Outcome:
     """Compare two arrays of codes of one format; a failure shows the first difference as bits and as numbers.
 
-    ``fmt`` may also be "bits8" to "bits64": raw bits without a meaning, of which every one counts.
+    ``fmt`` may also be "bits8" to "bits64": raw bits without a meaning, of which every one counts. Without it numbers
+    are compared, or whatever else there is; one NaN is as good as another.
     """
+    got, want = np.asarray(got), np.asarray(want)
     if got.shape != want.shape:
         return failed(say("shapes differ: {one} and {other}", one=got.shape, other=want.shape))
-    form = None if fmt.startswith("bits") else get(fmt)
-    got, want = got.astype(np.uint64), want.astype(np.uint64)
-    differ = got != want
-    if form and form.has_nan and nan_equal and differ.any():
+    form = None if not fmt or fmt.startswith("bits") else get(fmt)
+    if fmt:
+        got, want = got.astype(np.uint64), want.astype(np.uint64)
+    differ = np.asarray(got != want)
+    if not fmt:
+        differ &= (got == got) | (want == want)
+    elif form and form.has_nan and nan_equal and differ.any():
         differ &= ~(is_nan_code(got, fmt) & is_nan_code(want, fmt))
     differing = np.flatnonzero(differ)
     if not differing.size:
         return passed(say("{n:,} results, every bit", n=got.size))
-    pair = (int(codes.ravel()[differing[0]]) for codes in (got, want))
-    texts = (f"{code:0{form.bits}b} ({number(code, fmt)})" if form else f"{code:#x}" for code in pair)
-    first, other = texts
+    pair = (array.ravel()[differing[:1]].tolist()[0] for array in (got, want))
+    first, other = (f"{x:0{form.bits}b} ({number(x, fmt)})" if form else f"{x:#x}" if fmt else str(x) for x in pair)
     message = say("{n:,} of {all:,} differ; first at {place}: {first} against {other}")
     return failed(message.fill(n=differing.size, all=got.size, place=int(differing[0]), first=first, other=other))
 
 
-Part: TypeAlias = Outcome | tuple[str | Text, np.ndarray, np.ndarray, str]
+Part: TypeAlias = Outcome | tuple[str | Text, Any] | tuple[str | Text, Any, Any] | tuple[str | Text, Any, Any, str]
 
 
 def each_of(parts: Iterable[Part]) -> Outcome:
-    """The first outcome that is no pass; else a pass with what all say. For an outcome (name, codes, codes that they
-    must be, format) may stand."""
-    details, n = list[str | Text](), 0
+    """The first outcome that is no pass; else a pass with what all say. For an outcome may stand (name, results, what
+    they must be), with a format where these are codes; and (what is wrong, whether it is not)."""
+    details, n, checks = list[str | Text](), 0, 0
     for part in parts:
         if isinstance(part, Outcome):
             outcome = part
             details.append(outcome.detail)
+        elif len(part) == 2:
+            outcome, checks = verdict(bool(part[1]), part[0]), checks + 1
         else:
-            name, got, want, fmt = part
-            outcome, n = same_bits(got, want, fmt), n + got.size
+            name, got, want = part[:3]
+            outcome, n = same_bits(got, want, part[3] if len(part) == 4 else ""), n + np.size(got)
             outcome = replace(outcome, detail=joined((name, outcome.detail), ": "))
         if not outcome.holds:
             return outcome
+    if not n and not details:
+        return passed(say("{n:,} checks", n=checks))
     return passed(joined([*[say("{n:,} results, every bit", n=n)] * (n > 0), *details], CLAUSE))
 
 

@@ -20,7 +20,7 @@ from ..hardware.cases import Arrays, Case, philox_bits
 from ..hardware.programs import cast, program
 from ..words import say
 from .frame import Experiment, Params, Result
-from .outcomes import Outcome, absent, failed, passed, verdict
+from .outcomes import Outcome, Part, absent, failed, verdict
 from .panels import dots, line
 from .quantities import Columns, above, of, superior, together
 from .statistics import superior as exceeds
@@ -236,8 +236,7 @@ PUBLISHED = {
 
 
 @E.proved("No element is farther from its value than half the gap it lies in")
-def half_gaps(r: Result) -> Outcome:
-    done = 0
+def half_gaps(r: Result) -> Iterator[Part]:
     for kind in KINDS:
         every, _ = data_of(r.p, kind)
         for book in (book_of(name, every) for name in names_of(kind)):
@@ -249,25 +248,18 @@ def half_gaps(r: Result) -> Outcome:
             place = np.clip(np.searchsorted(values, units), 1, len(book) - 1)
             gap = values[place] - values[place - 1]
             outside = np.maximum(np.maximum(values[0] - units, units - values[-1]), 0)
-            if (np.abs(book.table[q.codes] - units) > np.maximum(gap / 2, outside)).any():
-                return failed(say("{kind}, {book}: an element is not at its nearest value", kind=kind, book=book.name))
-            done += x.size
-    return passed(say("{n:,} elements", n=done))
+            far = np.abs(book.table[q.codes] - units) > np.maximum(gap / 2, outside)
+            yield f"{kind}, {book.name}", far, np.full(x.size, False)
 
 
 @E.library("Errors on 2^20 normal samples are the published ones")
-def published(r: Result) -> Outcome:
+def published(r: Result) -> Iterator[Part]:
     if r.p.normal != NORMAL:
-        return absent(say("the published table is of {n:,} samples", n=NORMAL))
-    done = 0
+        yield absent(say("the published table is of {n:,} samples", n=NORMAL))
     for book, block, text in ((book, block, row[block]) for book, row in PUBLISHED.items() for block in row):
         got = [float(getattr(r, name).sel(data="normal", codebook=book, block=block)) for name in METRICS[:3]]
-        for printed, value in zip(text.split(), got, strict=True):
-            if round(value, len(printed) - 1) != float(printed):
-                detail = say("{book}, block {block}: {value:.8f}, printed {printed}")
-                return failed(detail.fill(book=book, block=block or "whole", value=value, printed=printed))
-            done += 1
-    return passed(say("{n} numbers, every printed digit", n=done))
+        rounded = [round(value, len(printed) - 1) for printed, value in zip(text.split(), got, strict=True)]
+        yield f"{book}, {block}", rounded, [*map(float, text.split())]
 
 
 def searched(x: np.ndarray, name: str, block: int, sizes: list[int]) -> np.ndarray:
@@ -284,9 +276,9 @@ def searched(x: np.ndarray, name: str, block: int, sizes: list[int]) -> np.ndarr
 
 
 @E.library("The errors drawn are those of the nearest values that NumPy finds")
-def nearest(r: Result) -> Outcome:
+def nearest(r: Result) -> Iterator[Part]:
     """Of every kind of data and codebook, and of every pair of states, one block size, each in its turn."""
-    done, detail = 0, say("{what}, blocks of {block}: {got}, not {want}")
+    detail = say("{what}, blocks of {block}: {got}, not {want}")
     for k, kind in enumerate(KINDS):
         x, sizes = data_of(r.p, kind)
         for b, name in enumerate(names_of(kind)):
@@ -294,38 +286,30 @@ def nearest(r: Result) -> Outcome:
             error, there = np.abs(searched(x, name, block, sizes) - x), x != 0
             want = error.mean(), (error[there] / np.abs(x[there])).mean(), np.sqrt((error**2).mean())
             got = [float(getattr(r, metric).sel(data=kind, codebook=name, block=block)) for metric in METRICS[:3]]
-            if not np.allclose(got, want, rtol=1e-5, atol=0):
-                return failed(detail.fill(what=f"{kind}, {name}", block=block, got=got, want=want))
-            done += 3
+            wrong = detail.fill(what=f"{kind}, {name}", block=block, got=got, want=want)
+            yield wrong, np.allclose(got, want, rtol=1e-5, atol=0)
     (m, sizes), (v, _) = data_of(r.p, "m"), data_of(r.p, "v")
     right = update_of(m, v)
     for i, (states, names) in enumerate(STATES.items()):
         near = (searched(x, name, BLOCKS[i], sizes).astype(np.float32) for name, x in zip(names, (m, v), strict=True))
         median = np.median(np.abs(update_of(*near) - right)[right != 0] / np.abs(right[right != 0]))
         update = float(r.update_relative.sel(states=states, block=BLOCKS[i]))
-        if not np.isclose(update, median, rtol=1e-3):
-            return failed(detail.fill(what=names, block=BLOCKS[i], got=update, want=median))
-        done += 1
-    return passed(say("{n} errors", n=done))
+        wrong = detail.fill(what=names, block=BLOCKS[i], got=update, want=median)
+        yield wrong, np.isclose(update, median, rtol=1e-3)
 
 
 @E.library("torch.bucketize gives the codes of the rule named after it")
-def bucketize(r: Result) -> Outcome:
+def bucketize(r: Result) -> Iterator[Part]:
     """bitsandbytes' torch backend is a scaling and ``torch.bucketize``; its codes are our rule's."""
     import torch
 
-    done = 0
     for kind in KINDS:
         book, (every, _) = BOOKS["dynamic unsigned" if kind == "v" else "dynamic"], data_of(r.p, kind)
         x = torch.from_numpy(every[: min(MOST, every.size // 2048 * 2048)].copy()).reshape(-1, 2048)
         values = torch.from_numpy(book.values.copy())
         units = (x * (1 / x.abs().amax(1, keepdim=True).clamp(1e-38))).clamp(-1, 1)
         theirs = torch.bucketize(units, (values[:-1] + values[1:]) / 2).numpy()
-        ours = codebooks.quantize_blockwise(x.numpy(), book, 2048, rules.TORCH).codes
-        if wrong := int((ours != theirs).sum()):
-            return failed(say("{kind}: {wrong} of {n} codes differ", kind=kind, wrong=wrong, n=ours.size))
-        done += ours.size
-    return passed(say("{n:,} codes", n=done))
+        yield kind, codebooks.quantize_blockwise(x.numpy(), book, 2048, rules.TORCH).codes, theirs
 
 
 @E.measured("A block confines an outlier, which with one scale for all costs every element")

@@ -21,7 +21,7 @@ from ..words import COMMA, joined, say
 from . import statistics
 from .collectives import FORMATS, case_inputs, gradients
 from .frame import Experiment, Params, Result
-from .outcomes import Outcome, failed, passed, verdict
+from .outcomes import Outcome, Part, failed, passed, verdict
 from .panels import bars, line, with_
 from .quantities import Columns, beside, of, summary, superior
 
@@ -159,16 +159,13 @@ def in_flight(r: Result) -> Outcome:
 
 
 @E.proved("the calculator's bytes are those the timelines hold")
-def calculated(r: Result) -> Outcome:
+def calculated(r: Result) -> Iterator[Part]:
     """A middle stage's bytes, which are layers alone, are in the proportion of what its timeline holds."""
     activations, at, chunks = r.activations.values, r.in_flight.values, np.array([*SCHEDULES.values()])[:, None]
-    wrong = activations * at[0] * chunks != activations[0] * at
-    wrong[:, [0, -1]] = False
-    for i, stage in np.argwhere(wrong):
-        there = say("{name}, stage {stage}: {bytes:,} bytes for {chunks} chunks in flight", name=[*SCHEDULES][i])
-        return failed(there.fill(stage=stage, bytes=activations[i, stage], chunks=at[i, stage]))
+    for name, bytes_held, want in zip(SCHEDULES, activations * at[0] * chunks, activations[0] * at, strict=True):
+        yield name, bytes_held[1:-1], want[1:-1]
     sizes = joined([f"{b / 1e9:.1f} GB" for b in activations[:, 1]], COMMA)
-    return passed(say("GPT-3 on {n} stages: {sizes} on stage 1", n=r.p.stages, sizes=sizes))
+    yield passed(say("GPT-3 on {n} stages: {sizes} on stage 1", n=r.p.stages, sizes=sizes))
 
 
 @E.measured("a BF16 accumulator loses more the more micro-batches it adds")
@@ -187,7 +184,7 @@ def accumulators(r: Result) -> Outcome:
 
 
 @E.library("the 16-bit sums are torch's")
-def chain(r: Result) -> Outcome:
+def chain(r: Result) -> Iterator[Part]:
     import torch
 
     for fmt, dtype in (("fp16", torch.float16), ("bf16", torch.bfloat16)):
@@ -195,9 +192,7 @@ def chain(r: Result) -> Outcome:
         total = torch.zeros(parts.shape[1], dtype=dtype)
         for part in torch.from_numpy(parts).to(dtype):
             total.add_(part)
-        if total.float().numpy().tobytes() != accumulate(parts, fmt, "rne").tobytes():
-            return failed(say("{fmt} differs", fmt=fmt))
-    return passed(say("{n:,} additions in each of FP16 and BF16, every bit", n=parts.size))
+        yield fmt, accumulate(parts, fmt, "rne").view(np.uint32), total.float().numpy().view(np.uint32), "fp32"
 
 
 @E.measured("splitting k changes most FP32 results and few stored in BF16")

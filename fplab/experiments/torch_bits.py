@@ -11,6 +11,7 @@ differ, found by shrinking, and in which order torch sums, revealed as trees.
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -25,7 +26,7 @@ from ..hardware.cases import Arrays, Case, philox_bits
 from ..reveal import SumTree, reveal_order
 from ..words import CLAUSE, COMMA, joined, say
 from .frame import Experiment, Params, Result
-from .outcomes import Outcome, absent, failed, is_nan_code, passed, verdict
+from .outcomes import Outcome, Part, absent, failed, is_nan_code, passed, verdict
 from .quantities import Columns
 
 PLACES = ("long", "7 elements")
@@ -357,18 +358,17 @@ def square_roots(r: Result) -> Outcome:
 
 
 @E.library("Half add(alpha=) and rsqrt depend on the place: left-over elements round at every step")
-def place(r: Result) -> Outcome:
+def place(r: Result) -> Iterator[Part]:
     if capability() not in WITH_FMA:
-        return absent(say("torch has no vector code of this kind here ({cpu})", cpu=capability()))
+        yield absent(say("torch has no vector code of this kind here ({cpu})", cpu=capability()))
     texts = []
-    for fmt in ("fp16", "bf16"):
-        for output in ("add alpha", "sub alpha", "rsqrt"):
-            narrow = NARROW_ALPHA if output != "rsqrt" else TWICE
-            if count(r, output, fmt, narrow) or count(r, output, fmt, NARROW, SHORT):
-                return failed(say("{output} in {fmt} follows neither formula", output=output, fmt=fmt))
-            texts.append(f"{output} {fmt}: {count(r, output, fmt, narrow, SHORT)}")
+    for fmt, output in itertools.product(("fp16", "bf16"), ("add alpha", "sub alpha", "rsqrt")):
+        narrow = NARROW_ALPHA if output != "rsqrt" else TWICE
+        wrong = count(r, output, fmt, narrow), count(r, output, fmt, NARROW, SHORT)
+        yield say("{output} in {fmt} follows neither formula", output=output, fmt=fmt), not any(wrong)
+        texts.append(f"{output} {fmt}: {count(r, output, fmt, narrow, SHORT)}")
     detail = say("short tensors' results that differ from the long one's formula: {counts}")
-    return passed(detail.fill(counts=joined(texts, COMMA)))
+    yield passed(detail.fill(counts=joined(texts, COMMA)))
 
 
 @E.library("Half exp, log and their like are FP32's results rounded again, but for 4 codes at most")
@@ -407,20 +407,18 @@ def shorter(code: int, form: Format) -> Iterator[int]:
 
 
 @E.library("Each smallest example tells two formulas apart, and has no bit to spare")
-def smallest_examples(r: Result) -> Outcome:
+def smallest_examples(r: Result) -> Iterator[Part]:
     """With the last bit of a significand, a sign or a binade less, none of them does."""
-    n = 0
-    for pair, codes in zip(DISTINCTIONS, r.examples, strict=True):
-        if codes is None:
-            continue
-        like = catalogue()[pair.case].inputs()
-        if not told_apart(pair, batch([codes], like)).all():
-            return failed(say("{output} in {fmt}: the example tells nothing apart", output=pair.output, fmt=pair.fmt))
+    there = [(pair, codes) for pair, codes in zip(DISTINCTIONS, r.examples, strict=True) if codes is not None]
+    for pair, codes in there:
+        like, name = catalogue()[pair.case].inputs(), {"output": pair.output, "fmt": pair.fmt}
+        apart = told_apart(pair, batch([codes], like)).all()
+        yield say("{output} in {fmt}: the example tells nothing apart", **name), apart
         fewer = [{**codes, name: code} for name in pair.used for code in shorter(codes[name], pair.form)]
-        if fewer and told_apart(pair, batch(fewer, like)).any():
-            return failed(say("{output} in {fmt}: a smaller example is near", output=pair.output, fmt=pair.fmt))
-        n += 1
-    return verdict(n > 0, say("{n} of {all} distinctions have an example here", n=n, all=len(DISTINCTIONS)))
+        nearer = bool(fewer) and told_apart(pair, batch(fewer, like)).any()
+        yield say("{output} in {fmt}: a smaller example is near", **name), not nearer
+    detail = say("{n} of {all} distinctions have an example here", n=len(there), all=len(DISTINCTIONS))
+    yield verdict(bool(there), detail)
 
 
 @E.library("torch's add(alpha=) rounds the exact x + alpha*y once, on the smallest example")
@@ -443,16 +441,13 @@ def fused_example(r: Result) -> Outcome:
 
 
 @E.library("Random sums folded in the revealed orders are torch's sums; cumsum adds in FP64")
-def orders(r: Result) -> Outcome:
+def orders(r: Result) -> Iterator[Part]:
     raw = philox_bits(77, r.p.terms, N)  # terms of both signs and like size
     terms = ((raw & np.uint32(0x807FFFFF)) | np.uint32(0x3F800000)).view(np.float32)
-    names = [name for name in SUMS if name.endswith("FP32") and "mean" not in name]
-    for name in names:
-        for row in terms:
-            want, got = np.float32(torch_sum(name, row)), folded(r.trees[name], row, wide="cumsum" in name)
-            if got.tobytes() != want.tobytes():
-                return failed(say("{sum}: {got} against torch's {want}", sum=name, got=float(got), want=float(want)))
-    return passed(say("{n:,} sums of {terms} terms, every bit", n=len(names) * len(terms), terms=N))
+    for name in (name for name in SUMS if name.endswith("FP32") and "mean" not in name):
+        got = [folded(r.trees[name], row, wide="cumsum" in name) for row in terms]
+        want = np.array([torch_sum(name, row) for row in terms], np.float32)
+        yield name, np.array(got).view(np.uint32), want.view(np.uint32), "fp32"
 
 
 # --- figures ----------------------------------------------------------------------------------------------------
