@@ -183,8 +183,8 @@ class Claims:
         head = [str(heading) for heading in HEADINGS[0 if several else 1 :]]
         rows = []
         for row in self.rows:
-            claim, evidence, status, found = map(str, row.said())
-            shown = f"{SIGNS[row.outcome.status.value]} {status}" + (str(say(": ")) + str(found) if found else "")
+            claim, evidence, status, detail = map(str, row.texts())
+            shown = f"{SIGNS[row.outcome.status.value]} {status}" + (str(say(": ")) + str(detail) if detail else "")
             name = Html(html.escape(row.experiment).replace("_", "_<wbr>"))
             rows.append((*([name] if several else []), claim, evidence, shown))
         return table(head, rows, (7, 9, 5.5, 5.5)[-len(head) :])

@@ -37,7 +37,7 @@ def check(name: str, answer: Any, limit: float = 60.0) -> Report:
     """The report on an answer that nobody has to be kept from."""
     here = ChildHere(limit)
     here.start()
-    here.answers.found[name] = answer
+    here.answers.by_name[name] = answer
     return judged(exercise(name), process.There(exercise(name), here))
 
 

@@ -42,12 +42,12 @@ def test_what_every_row_may_say_has_its_chinese() -> None:
 def test_the_evidence_that_the_course_shows_is_there_in_both_languages(name: str) -> None:
     shown = course.evidence(name)
     for row in shown.rows:
-        for text in (said := row.said()):
+        for text in (texts := row.texts()):
             assert CHINESE.search(text.zh) or not re.search("[a-z]{2}", text.en), text
             assert numbers(text.en) == numbers(text.zh), text
             assert not CHINESE.search(text.en)
         data = row.as_json()
-        assert [text.en for text in said] == [data[key] for key in ("claim", "evidence", "outcome", "detail")]
+        assert [text.en for text in texts] == [data[key] for key in ("claim", "evidence", "outcome", "detail")]
     english, chinese = shown._repr_html_().split('<div class="fplab-zh"')
     assert not CHINESE.search(english)
     assert all(f">{head.zh}</th>" in chinese for head in table.HEADINGS[1:])

@@ -137,16 +137,16 @@ class Answers:
     """The answers of a file or a notebook, and what can be asked of them; ``ask``: a black box about some terms."""
 
     def __init__(self, ask: Callable[[int, list[float]], Any]) -> None:
-        self.found: dict[str, Any] = {}
+        self.by_name: dict[str, Any] = {}
         self.ask = ask
 
     def run(self, file: str, exercises: tuple[str, ...]) -> Message:
         """Run a file; the names of the exercises that it answers, or why it has none."""
         try:
-            self.found = answers(Path(file), exercises)
+            self.by_name = answers(Path(file), exercises)
         except LabError as error:
             return {"error": str(error)}
-        return {"names": list(self.found)}
+        return {"names": list(self.by_name)}
 
     def load(self, name: str, pickled: bytes, sources: dict[str, list[str]]) -> Message:
         """Take an answer that was sent, and the lines of the cells that it was written in."""
@@ -154,14 +154,14 @@ class Answers:
             linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
         outcome = outcome_of(lambda: pickle.loads(pickled))
         if outcome.how == "value":
-            self.found[name], outcome = outcome.value, Outcome("value", True)
+            self.by_name[name], outcome = outcome.value, Outcome("value", True)
         return told(outcome)
 
     def read(self, name: str, kind: Kind) -> Message:
         """The answer itself, read as a kind."""
-        outcome = outcome_of(lambda: kind.read(self.found[name]))
+        outcome = outcome_of(lambda: kind.read(self.by_name[name]))
         if outcome.how != "value":
-            shown = outcome_of(lambda: of_any(self.found[name]).text).value  # its repr is its own code, too
+            shown = outcome_of(lambda: of_any(self.by_name[name]).text).value  # its repr is its own code, too
             outcome = replace(outcome, shown=shown)
         return told(outcome)
 
@@ -172,7 +172,7 @@ class Answers:
             return lambda terms: self.ask(box.number, [float(term) for term in terms])
 
         arguments = [box_of(value) if isinstance(value, Box) else given(value) for value in case]
-        return told(outcome_of(lambda: kind.read(self.found[name](*arguments))))
+        return told(outcome_of(lambda: kind.read(self.by_name[name](*arguments))))
 
 
 def outcome_of(job: Callable[[], Any]) -> Outcome:
@@ -279,5 +279,5 @@ def _compiled(file: Path, source: str) -> types.CodeType:
     except (SyntaxError, ValueError, OverflowError) as error:
         line = getattr(error, "lineno", None)
         what = getattr(error, "msg", None) or str(error)
-        said = f"{what} (line {line})" if line else what
-        raise LabError(f"{str(file)!r} is not Python: {said}.") from None
+        what = f"{what} (line {line})" if line else what
+        raise LabError(f"{str(file)!r} is not Python: {what}.") from None

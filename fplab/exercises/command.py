@@ -91,7 +91,7 @@ def hand_out(args: Arguments) -> int:
         if args.form == "classroom":
             files[args.folder / ".github" / "classroom" / "autograding.json"] = grading.autograding(questions)
         if args.teacher:
-            solved = [grading.IMPORTS, *(str(one.solution()) for one in questions)]
+            solved = [grading.IMPORTS, *(str(question.solution()) for question in questions)]
             files[args.folder / "solutions" / f"{pupil}.py"] = "\n\n".join(solved) + "\n"
     for file in files:
         demand_possible(file)
@@ -154,10 +154,10 @@ def check_folder(args: Arguments) -> int:
     for file in filter(None, (args.csv, args.nbgrader)):
         demand_possible(file)
 
-    def tick(one: grading.Graded) -> None:
-        row = grading.table([one])[1]
-        note = say("; {why}", why=one.note) if one.note else ""
-        print(GRADED.fill(pupil=one.pupil, points=row[1], right=row[3], n=len(one.points), note=note), flush=True)
+    def tick(graded: grading.Graded) -> None:
+        row = grading.table([graded])[1]
+        note = say("; {why}", why=graded.note) if graded.note else ""
+        print(GRADED.fill(pupil=graded.pupil, points=row[1], right=row[3], n=len(graded.points), note=note), flush=True)
 
     graded = grading.grade(args.file, args.names, seed=args.seed, limit=args.limit, isolated=args.isolated, tick=tick)
     if args.csv:

@@ -50,7 +50,7 @@ ROWS: dict[str, tuple[str, int, Kind, dict[str, tuple[int, ...]], Callable[..., 
 
 def drawn(seed: int, pupil: str) -> dict[str, Exercise]:
     """The exercises of a seed for a pupil, by name."""
-    chapters: dict[str, Chapter] = {one.chapter.name: one.chapter for one in registry().values()}
+    chapters: dict[str, Chapter] = {exercise.chapter.name: exercise.chapter for exercise in registry().values()}
     return {name: _drawn(name, chapters[row[0]], seed, pupil) for name, row in ROWS.items()}
 
 

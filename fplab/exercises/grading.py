@@ -45,10 +45,10 @@ def files_of(folder: Path) -> dict[str, Path]:
     """The files of a folder by pupil: ``ann.py``, or ``ann/answers.py`` where a folder in it holds one file."""
     own = {path.stem: path for path in sorted(folder.glob("*.py"))}
     below = {path.name: list(path.glob("*.py")) for path in sorted(folder.iterdir()) if path.is_dir()}
-    found = {**own, **{name: paths[0] for name, paths in below.items() if len(paths) == 1}}
-    if not found:
+    files = {**own, **{name: paths[0] for name, paths in below.items() if len(paths) == 1}}
+    if not files:
         raise LabError(f"{str(folder)!r} has no file of answers: NAME.py, or NAME/answers.py.")
-    return found
+    return files
 
 
 def questions_for(seed: int | None, pupil: str) -> dict[str, Exercise]:
@@ -65,7 +65,7 @@ def grade(
     ``names``: of exercises, all unless given. ``seed``: of a set whose numbers are drawn. Nothing enters anybody's
     progress. The next file's process starts while one is graded.
     """
-    found, files = [], list(files_of(folder).items())
+    graded, files = [], list(files_of(folder).items())
     children = [Child(limit, path.absolute() if isolated else None) for _, path in files]
     try:
         for i, (pupil, path) in enumerate(files):
@@ -77,15 +77,15 @@ def grade(
                 if isolated:
                     isolation.demand(path)
                 wanted = {name: questions[name] for name in names or questions}
-                found.append(Graded(pupil, _points(children[i], path.absolute(), wanted)))
+                graded.append(Graded(pupil, _points(children[i], path.absolute(), wanted)))
             except LabError as error:
-                found.append(Graded(pupil, {}, harmless(str(error), " ")))
+                graded.append(Graded(pupil, {}, harmless(str(error), " ")))
             children[i].close()
-            tick(found[-1])
+            tick(graded[-1])
     finally:
         for child in children:
             child.close()
-    return found
+    return graded
 
 
 def _points(child: Child, path: Path, questions: Mapping[str, Exercise]) -> dict[str, float]:
@@ -99,13 +99,13 @@ def _points(child: Child, path: Path, questions: Mapping[str, Exercise]) -> dict
 
 def table(graded: Sequence[Graded], names: Sequence[str] = ()) -> list[tuple[Any, ...]]:
     """Rows with a head: name, points, of how many, exercises passed, each exercise's points, a note."""
-    asked = list(names) or [name for name in _levels() if any(name in one.points for one in graded)]
+    asked = list(names) or [name for name in _levels() if any(name in who.points for who in graded)]
     levels, most = _levels(), sum(_levels()[name] for name in asked)
     rows: list[tuple[Any, ...]] = [("name", "points", "of", "passed", *asked, "note")]
-    for one in graded:
-        right = sum(points == levels[name] for name, points in one.points.items())
-        each = (one.points.get(name, "") for name in asked)
-        rows.append((_text(one.pupil), round(sum(one.points.values()), 2), most, right, *each, _text(one.note)))
+    for who in graded:
+        right = sum(points == levels[name] for name, points in who.points.items())
+        each = (who.points.get(name, "") for name in asked)
+        rows.append((_text(who.pupil), round(sum(who.points.values()), 2), most, right, *each, _text(who.note)))
     return rows
 
 
@@ -123,15 +123,15 @@ def _text(cell: str) -> str:
 
 
 def _levels() -> dict[str, int]:
-    return {name: one.level for name, one in questions_for(0, "").items()}
+    return {name: question.level for name, question in questions_for(0, "").items()}
 
 
 # --- what is handed out -------------------------------------------------------------------------------------------
 def autograding(questions: Iterable[Question]) -> str:
     """GitHub Classroom's ``.github/classroom/autograding.json``: a test an exercise, worth its level."""
-    tests = [{"name": one.name, "setup": INSTALL, "run": f"fplab exercise check {ANSWERS} {one.name}", "input": "",
-              "output": "", "comparison": "included", "timeout": 10, "points": one.level}
-             for one in questions]  # fmt: skip
+    tests = [{"name": question.name, "setup": INSTALL, "run": f"fplab exercise check {ANSWERS} {question.name}",
+              "input": "", "output": "", "comparison": "included", "timeout": 10, "points": question.level}
+             for question in questions]  # fmt: skip
     return json.dumps({"tests": tests}, indent=2) + "\n"
 
 
@@ -141,16 +141,16 @@ def notebook(questions: Iterable[Question], stub: Callable[[Question], str], tea
     ``teacher``: with the solutions between nbgrader's marks, which its ``generate_assignment`` takes out again.
     """
     cells = [_cell("setup", f"{IMPORTS}\nimport fplab", "code")]
-    for one in questions:
-        answer = stub(one)
+    for question in questions:
+        answer = stub(question)
         if teacher:
-            solved = str(one.solution()).partition("\n\n# ")[0]
+            solved = str(question.solution()).partition("\n\n# ")[0]
             answer = f"### BEGIN SOLUTION\n{solved}\n### END SOLUTION"
-        asked = f"### {one.title}\n\n{one.statement}"
-        check = f'score = fplab.exercises.points("{one.name}", {one.name})\nassert score > 0\nscore'
-        cells.append(_cell(f"{one.name}-text", asked, "markdown"))
-        cells.append(_cell(one.name, answer, "code", locked=False, solution=True))
-        cells.append(_cell(f"{one.name}-points", check, "code", grade=True, points=one.level))
+        asked = f"### {question.title}\n\n{question.statement}"
+        check = f'score = fplab.exercises.points("{question.name}", {question.name})\nassert score > 0\nscore'
+        cells.append(_cell(f"{question.name}-text", asked, "markdown"))
+        cells.append(_cell(question.name, answer, "code", locked=False, solution=True))
+        cells.append(_cell(f"{question.name}-points", check, "code", grade=True, points=question.level))
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}, "language_info": {"name": "python"}}
     return json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}, indent=1,
                       ensure_ascii=False) + "\n"  # fmt: skip

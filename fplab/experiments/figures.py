@@ -60,7 +60,7 @@ def write_outputs(
 
     ``anew=False`` leaves figures that would be drawn the same.
     """
-    of = None if anew else uptodate.made_of(result, pictures, [PICTURES[one][1] or lang() for one in pictures])
+    of = None if anew else uptodate.made_of(result, pictures, [PICTURES[ending][1] or lang() for ending in pictures])
     left = uptodate.kept(folder, name, of)
     written = left or write_figures(folder, name, experiment, result, tick, pictures)
     table = folder / f"{name}.csv"
@@ -85,7 +85,7 @@ def write_figures(
         with speaking(language or lang()), themed(theme):
             for i, draw in enumerate(experiment.figures):
                 figure, stem = draw(result), f"{name}.{draw.__name__}" if i else name
-                for ending in (one for one in pictures if PICTURES[one] == kind):
+                for ending in (asked for asked in pictures if PICTURES[asked] == kind):
                     path = folder / f"{stem}.{ending}"
                     save(figure, path, theme)
                     written.append(path)
@@ -152,14 +152,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = harmless(json.loads(contents(path).decode()), " ")
+        manifest = harmless(json.loads(contents(path).decode()), " ")
     except (ValueError, RecursionError) as error:
         raise LabError(f"{str(path)!r} is no JSON ({error}); delete it, and the next run writes a new one.") from None
     except OSError as error:
         raise LabError(f"cannot read {str(path)!r}: {error.strerror}.") from None
-    if not isinstance(found, dict):
+    if not isinstance(manifest, dict):
         raise LabError(f"{str(path)!r} is not a manifest; delete it, and the next run writes a new one.")
-    return found
+    return manifest
 
 
 def merge_manifest(folder: Path, name: str, new: Mapping[str, Any]) -> Path:
@@ -192,40 +192,40 @@ def compare(name: str, experiment: Experiment, manifest: Mapping[str, Any], tick
     One that digests nothing has a row that says so.
     """
     word = Evidence.PROVED.value
-    said = manifest.get(name)
-    if said is None:
+    before = manifest.get(name)
+    if before is None:
         outcome = absent(say("not in {file}; fplab figures {name} adds it", file=MANIFEST, name=name))
         return [Row(name, AS_BEFORE, word, outcome)]
-    if not _is_entry(said):
+    if not _is_entry(before):
         raise LabError(f"the manifest's entry of {name!r} is damaged; fplab figures {name} writes it anew.")
-    names = sorted({*said["arrays"], *experiment.digested()})
+    names = sorted({*before["arrays"], *experiment.digested()})
     if not names:
         return [Row(name, AS_BEFORE, word, absent(say("none of its arrays has the same bits everywhere")))]
-    result = experiment.run(restore(experiment, said["parameters"]), tick)
-    now = {array: _compared(said["arrays"].get(array), array_of(result, array)) for array in names}
+    result = experiment.run(restore(experiment, before["parameters"]), tick)
+    now = {array: _compared(before["arrays"].get(array), array_of(result, array)) for array in names}
     claim = say("array {array!r} as in the manifest")
     return [Row(name, claim.fill(array=array), word, outcome) for array, outcome in now.items()]
 
 
-def _is_entry(said: Any) -> bool:
+def _is_entry(value: Any) -> bool:
     """Whether a value of a manifest is what :func:`entry` writes, as far as it is read again."""
-    parts = [said.get(part) for part in ("parameters", "arrays")] if isinstance(said, dict) else [None]
+    parts = [value.get(part) for part in ("parameters", "arrays")] if isinstance(value, dict) else [None]
     if not all(isinstance(part, dict) for part in parts):
         return False
-    return all(isinstance(one, dict) and {"dtype", "shape", "sha256"} <= one.keys() for one in said["arrays"].values())
+    return all(isinstance(x, dict) and {"dtype", "shape", "sha256"} <= x.keys() for x in value["arrays"].values())
 
 
-def _compared(said: Mapping[str, Any] | None, array: np.ndarray | None) -> Outcome:
+def _compared(before: Mapping[str, Any] | None, array: np.ndarray | None) -> Outcome:
     """One array against what the manifest says of it."""
-    if said is None:
+    if before is None:
         return failed(say("the manifest has no digest of it"))
     if array is None:
         return failed(say("the experiment does not return it any more"))
     now = described(array)
     for what in ("dtype", "shape", "sha256"):
-        if now[what] != said[what]:
+        if now[what] != before[what]:
             differ = say("{what} differs: {now} now, {then} in the manifest", what=what)
-            return failed(differ.fill(now=_short(now[what]), then=_short(said[what])))
+            return failed(differ.fill(now=_short(now[what]), then=_short(before[what])))
     return passed(f"{now['dtype']}{now['shape']}, sha256 {now['sha256'][:12]}…")
 
 

@@ -53,7 +53,7 @@ class Finding:
         """The answer to its question; where it gives none, its first claim."""
         if self.done.answer is not None:
             return self.done.answer
-        return self.done.rows[0].said()[0] if self.done.rows else verbatim("")
+        return self.done.rows[0].texts()[0] if self.done.rows else verbatim("")
 
     @cached_property
     def figures(self) -> list[Path]:
@@ -64,8 +64,8 @@ class Finding:
 def in_order(done: Iterable[Finished], names: Sequence[str]) -> list[Finding]:
     """What a run found, in the order of the ladder, whatever ended first."""
     place = {name: i for i, name in enumerate(names)}
-    found = [Finding(one, place.get(one.name, len(place))) for one in done]
-    return sorted(found, key=lambda finding: finding.order)
+    findings = [Finding(finished, place.get(finished.name, len(place))) for finished in done]
+    return sorted(findings, key=lambda finding: finding.order)
 
 
 def screen(findings: Sequence[Finding], report: Path, width: int, colour: bool) -> list[str]:

@@ -83,7 +83,7 @@ def main(out: str, device: str | None = None, names: Sequence[str] = FIRST) -> i
                 began.add(part)
                 print(say("recording {part} ...", part=part), flush=True)
 
-        done = [one.record for one in record_cases(parts, device, names, tick=tick, resume=True)]
+        done = [recorded.record for recorded in record_cases(parts, device, names, tick=tick, resume=True)]
         left = pack(done, target)
     except LabError as error:
         print(f"fplab_record: {error}")
@@ -156,14 +156,14 @@ def opened(path: Path) -> list[Record]:
             raise LabError(f"it has more than {LIMIT:,} bytes")
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = archive.infolist()
-            if len(members) > MEMBERS or sum(one.file_size for one in members) > LIMIT:
+            if len(members) > MEMBERS or sum(file.file_size for file in members) > LIMIT:
                 raise LabError(f"it holds more than {MEMBERS} files, or would expand to more than {LIMIT:,} bytes")
-            if any(one.compress_type != zipfile.ZIP_STORED or not one.filename.endswith(".npz") for one in members):
+            if any(file.compress_type != zipfile.ZIP_STORED or not file.filename.endswith(".npz") for file in members):
                 raise LabError("it holds something that is no record")
-            found = [_with_inputs(records.unpack(archive.read(one))) for one in members]
-        if not found:
+            unpacked = [_with_inputs(records.unpack(archive.read(file))) for file in members]
+        if not unpacked:
             raise LabError("there is no record in it")
-        return found
+        return unpacked
     except OSError as error:
         raise LabError(f"cannot read {str(path)!r}: {error.strerror or error}.") from None
     except (LabError, zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError, NotImplementedError,
@@ -189,33 +189,33 @@ def _with_inputs(record: Record) -> Record:
     return Record(meta, tuple(cases), record.failed)
 
 
-def doubts(found: Sequence[Record]) -> list[Text]:
+def doubts(parts: Sequence[Record]) -> list[Text]:
     """Why records that claim to be of a GPU may not be: no proof that they are where there is none.
 
     All parts are of one device and its software, its compute capability is that of its name, and it approximates as
     GPUs do, whose approximations the lab has no model of: near to what is right, and often not the nearest number.
     """
-    if not any(record.on_gpu for record in found):
+    if not any(record.on_gpu for record in parts):
         return []
-    if any(record.meta["kind"] == "mps" for record in found):
+    if any(record.meta["kind"] == "mps" for record in parts):
         return [say("the lab has no model of Apple's GPUs, by which a recording is told from a computation")]
-    said: list[Text] = []
+    reasons: list[Text] = []
     for name in ("kind", "device", "capability", "driver", "cuda", "torch", "numpy", "python", "platform", "fplab"):
-        if len({str(record.meta.get(name)) for record in found}) > 1:
-            said.append(say("its parts differ in {name}", name=name))
-    meta = found[0].meta
-    said += [say("it has no {name}", name=name) for name in ("capability", "driver", "cuda") if not meta.get(name)]
+        if len({str(record.meta.get(name)) for record in parts}) > 1:
+            reasons.append(say("its parts differ in {name}", name=name))
+    meta = parts[0].meta
+    reasons += [say("it has no {name}", name=name) for name in ("capability", "driver", "cuda") if not meta.get(name)]
     with suppress(LabError):
         row = next(row for row in ROWS if row.name == software.gpu_of(meta))
         if row.capability and ".".join(map(str, row.capability)) != str(meta.get("capability")):
-            said.append(say("{device} has another compute capability than {given}", device=row.name,
+            reasons.append(say("{device} has another compute capability than {given}", device=row.name,
                             given=str(meta.get("capability"))))  # fmt: skip
-    outputs = {case.name: case for record in found if record.experiment == "scalar" for case in record.cases}
+    outputs = {case.name: case for record in parts if record.experiment == "scalar" for case in record.cases}
     for scalar in SCALARS:
         if "approx" not in scalar.opcode or scalar.y != "f" or scalar.since > (7, 0):
             continue
         if scalar.name not in outputs:
-            said.append(say("{name} is missing, which every GPU has", name=scalar.name))
+            reasons.append(say("{name} is missing, which every GPU has", name=scalar.name))
             continue
         case = outputs[scalar.name]
         given = list(case.inputs.values())
@@ -229,10 +229,10 @@ def doubts(found: Sequence[Record]) -> list[Text]:
             far = np.abs(y - right)[plain] > NEAR * np.maximum(1, np.abs(right[plain]))
             apart = (y != right)[plain].mean()
         if far.any() or not np.isfinite(y[plain]).all():
-            said.append(say("{name} gives what no approximation does", name=scalar.name))
+            reasons.append(say("{name} gives what no approximation does", name=scalar.name))
         elif apart < APART and scalar.operands == 1 and "sqrt" not in scalar.opcode:
-            said.append(say("{name} is correctly rounded, as in no GPU", name=scalar.name))
-    return said
+            reasons.append(say("{name} is correctly rounded, as in no GPU", name=scalar.name))
+    return reasons
 
 
 def verify(path: Path) -> tuple[list[Evidenced], list[Text]]:
@@ -241,34 +241,34 @@ def verify(path: Path) -> tuple[list[Evidenced], list[Text]]:
     Where there are doubts no case passes as a GPU's.
     """
     try:
-        found = opened(path)
+        parts = opened(path)
     except LabError as error:
         return [Evidenced(Row("records", path.name, Evidence.RECORDED.value, failed(str(error))), "")], []
-    compared = [case for record in found for case in verify_record(record)]
-    meta, doubted = found[0].meta, doubts(found)
+    compared = [case for record in parts for case in verify_record(record)]
+    meta, doubted = parts[0].meta, doubts(parts)
     try:
-        unit = software.gpu_of(meta) if found[0].on_gpu else str(say("no GPU"))
+        unit = software.gpu_of(meta) if parts[0].on_gpu else str(say("no GPU"))
     except LabError as error:
         unit = str(error)
-    said: list[Text] = [say("{device}: the unit of {unit}", device=meta["device"], unit=unit)]
+    notes: list[Text] = [say("{device}: the unit of {unit}", device=meta["device"], unit=unit)]
     agreed = [case for case in compared if case.row.outcome.status is Status.PASS]
-    said.append(say("{agreed} cases agree in every bit, {n} do not or cannot be compared.", agreed=len(agreed),
+    notes.append(say("{agreed} cases agree in every bit, {n} do not or cannot be compared.", agreed=len(agreed),
                     n=len(compared) - len(agreed)))  # fmt: skip
-    parts = ", ".join(dict.fromkeys(f"{case.row.experiment}: {case.row.claim}" for case in agreed))
+    settled = ", ".join(dict.fromkeys(f"{case.row.experiment}: {case.row.claim}" for case in agreed))
     if doubted:
         why = joined(doubted, say("; "))
-        said.append(say("It is doubtful that a GPU made this, so nothing of it passes: {why}.", why=why))
+        notes.append(say("It is doubtful that a GPU made this, so nothing of it passes: {why}.", why=why))
         compared = [
             replace(case, row=replace(case.row, outcome=absent(say("doubtful: {why}", why=why))))
             if case in agreed
             else case
             for case in compared
         ]
-    elif not found[0].on_gpu:
-        said.append(say("A CPU stood in for a GPU: it settles nothing."))
-    elif parts:
-        said.append(say("It would settle, for this GPU: {parts}.", parts=parts))
-    return compared, said
+    elif not parts[0].on_gpu:
+        notes.append(say("A CPU stood in for a GPU: it settles nothing."))
+    elif settled:
+        notes.append(say("It would settle, for this GPU: {parts}.", parts=settled))
+    return compared, notes
 
 
 def add(path: Path, origin: str) -> list[Path]:
@@ -276,10 +276,10 @@ def add(path: Path, origin: str) -> list[Path]:
 
     LabError for a file that is doubtful, of no GPU, or without an origin.
     """
-    found = opened(path)
-    if doubted := doubts(found):
+    parts = opened(path)
+    if doubted := doubts(parts):
         raise LabError(f"record {str(path)!r} is doubtful and is not added: {'; '.join(map(str, doubted))}.")
-    if not found[0].on_gpu:
+    if not parts[0].on_gpu:
         raise LabError(f"record {str(path)!r} is a CPU's that stood in for a GPU; it is no evidence and is not added.")
     if not origin.strip():
         raise LabError("the origin of a record is who made it, and where; it may not be empty.")
@@ -287,6 +287,6 @@ def add(path: Path, origin: str) -> list[Path]:
     demand_writable(folder)
     return [
         written
-        for record in found
+        for record in parts
         for written, _ in records.save(folder, replace(record, meta={**record.meta, "origin": origin.strip()}))
     ]

@@ -63,7 +63,7 @@ class Board:
     def __init__(self, total: int, quiet: bool) -> None:
         self.total, self.count, self.quiet = total, 0, quiet
         self.bar = None if quiet else _bar(f"[0/{total}]")
-        self.said = time.monotonic()
+        self.shown = time.monotonic()
 
     def show(self, running: Mapping[str, float]) -> None:
         """Name those that run, with how far each is, from 0 to 1."""
@@ -72,7 +72,7 @@ class Board:
             self.bar.n = round((self.count + sum(running.values())) / self.total, 3)
             self.bar.set_description_str(f"[{self.count}/{self.total}]", refresh=False)
             self.bar.set_postfix_str(now, refresh=True)
-        elif time.monotonic() - self.said >= EVERY:
+        elif time.monotonic() - self.shown >= EVERY:
             self._say(f"... {now}")
 
     def ended(self, name: str, seconds: float) -> None:
@@ -84,7 +84,7 @@ class Board:
             self._say(f"{name} {seconds:.1f} s")
 
     def _say(self, text: str) -> None:
-        self.said = time.monotonic()
+        self.shown = time.monotonic()
         if not self.quiet:
             print(f"[{self.count}/{self.total}] {text}", file=sys.stderr, flush=True)
 

@@ -37,7 +37,7 @@ class Row:
     evidence: str
     outcome: Outcome
 
-    def said(self) -> tuple[Text, Text, Text, Text]:
+    def texts(self) -> tuple[Text, Text, Text, Text]:
         """The claim, the evidence, the outcome and what was found, in both languages."""
         claim, detail = (x if isinstance(x, Text) else verbatim(x) for x in (self.claim, self.outcome.detail))
         return claim, say(self.evidence), STATUS[self.outcome.status], detail
@@ -81,7 +81,7 @@ def render(rows: Sequence[Row], width: int = 100, colour: bool = False, headings
     ────────────────────────────────────────────────────────────
     1 claim: 1 pass
     """
-    names, columns = [row.experiment for row in rows], [row.said() for row in rows]
+    names, columns = [row.experiment for row in rows], [row.texts() for row in rows]
     evidence, ended = [str(column[1]) for column in columns], [str(column[2]) for column in columns]
     return "\n".join(Table(names, evidence, ended, width, colour, headings).whole(rows))
 
@@ -119,7 +119,7 @@ class Table:
         out: list[str] = []
         above = None
         for row in rows:
-            text, evidence, shown, detail = map(str, row.said())
+            text, evidence, shown, detail = map(str, row.texts())
             status, name = row.outcome.status, row.experiment if row.experiment != above else ""
             if name:
                 out.append(self.rule)
@@ -164,7 +164,7 @@ def failing(rows: Sequence[Row], width: int, colour: bool) -> list[str]:
     """Every failure, in its colour."""
     out = []
     for row in failures(rows):
-        parts = dict(zip(("claim", "evidence", "status", "found"), row.said(), strict=True))
+        parts = dict(zip(("claim", "evidence", "status", "found"), row.texts(), strict=True))
         failure = say("{status} {experiment}: {claim} [{evidence}]: {found}", experiment=row.experiment, **parts)
         lines = wrapped(str(failure), width, indent=" " * 5)
         out += [paint(line, COLOURS[row.outcome.status], colour) for line in lines]

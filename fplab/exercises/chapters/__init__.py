@@ -8,7 +8,7 @@ from ..base import Exercise
 
 _CHAPTERS = sorted((import_module(f".{name}", __name__) for name in modules(__name__)), key=lambda m: m.CHAPTER.number)
 _ALL: dict[str, Exercise] = {
-    one.name: one for chapter in _CHAPTERS for one in sorted(chapter.EXERCISES, key=lambda exercise: exercise.level)
+    exercise.name: exercise for chapter in _CHAPTERS for exercise in sorted(chapter.EXERCISES, key=lambda e: e.level)
 }
 
 

@@ -523,8 +523,8 @@ def membership(r: Result) -> Outcome:
 def support(r: Result) -> Outcome:
     every = verdicts_of_seeds(r)
 
-    def named(need: str, listed: bool = True, one: int = 0) -> list[str]:
-        return [v.name for v in every[one].values() if v.listed == listed and v.needs == need]
+    def named(need: str, listed: bool = True, seed: int = 0) -> list[str]:
+        return [v.name for v in every[seed].values() if v.listed == listed and v.needs == need]
 
     needed, spared = named(RANGE), named(INSIDE_ONLY)
     detail = joined([
@@ -533,7 +533,7 @@ def support(r: Result) -> Outcome:
         say("neither shows for {names}", names=", ".join(named(NEITHER))),
         say("needed and not listed: {names}", names=", ".join(named(RANGE, False)) or "none"),
     ], CLAUSE)  # fmt: skip
-    alike = all(named(NEITHER, one=seed) == ["log"] for seed in range(len(every)))
+    alike = all(named(NEITHER, seed=seed) == ["log"] for seed in range(len(every)))
     return measured(bool(needed) and bool(spared) and alike, detail, sample_of(every))
 
 
