@@ -25,10 +25,9 @@ def fields(name: str) -> tuple[int, int, int]:
 def layouts() -> Iterator[Part]:
     """The fields of four formats, and which GPUs have TF32."""
     wanted = {"fp32": (1, 8, 23), "fp16": (1, 5, 10), "bf16": (1, 8, 7), "tf32": (1, 8, 10)}
-    parts = [equal(say("{n}: sign/exponent/fraction", n=n.upper()), w, fields(n)) for n, w in wanted.items()]
+    yield from (equal(say("{n}: sign/exponent/fraction", n=n.upper()), w, fields(n)) for n, w in wanted.items())
     without = [gpu for gpu in ("V100", "T4") if not has(gpu, "tf32")]
     with_it = [gpu for gpu in ("A100", "Ada", "H100", "B200") if has(gpu, "tf32")]
-    yield from parts
     yield equal(say("TF32: bits in all"), 19, get("tf32").bits)
     yield part(say("GPUs that multiply in TF32"), say("Ampere and later"), ", ".join(with_it),
                len(without) == 2 and len(with_it) == 4)  # fmt: skip
@@ -127,9 +126,8 @@ def int8_bytes() -> Iterator[Part]:
 @tries("sizes")
 def sizes() -> Iterator[Part]:
     wanted = {"fp32": 4, "fp16": 2, "bf16": 2}
-    parts = [equal(say("{n}: bytes", n=n.upper()), w, get(n).bits // 8) for n, w in wanted.items()]
     yield equal(say("bits of a byte"), 8, np.iinfo(np.uint8).bits)
-    yield from parts
+    yield from (equal(say("{n}: bytes", n=n.upper()), w, get(n).bits // 8) for n, w in wanted.items())
     yield equal(say("INT8: bytes"), 1, signed_byte()[0])
 
 

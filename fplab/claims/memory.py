@@ -29,11 +29,9 @@ def per_billion() -> Iterator[Part]:
     each = {f: e.fullest.device["parameters"] / e.parameters for f, e in weights.items()}
     states = device(BILLION, precision="fp32")["states"] / BILLION
     wanted = {"fp32": 4, "fp16": 2, "int8": 1}
-    parts = [
-        part(say("{n}: GB a billion parameters", n=f.upper()), str(w), f"{each[f]:.2f}", abs(each[f] / w - 1) < 0.03)
-        for f, w in wanted.items()
-    ]
-    yield from parts
+    for f, w in wanted.items():
+        size, near = f"{each[f]:.2f}", abs(each[f] / w - 1) < 0.03
+        yield part(say("{n}: GB a billion parameters", n=f.upper()), str(w), size, near)
     yield equal(say("AdamW's two FP32 states: bytes a parameter"), 8.0, states)
 
 

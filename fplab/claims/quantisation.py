@@ -44,15 +44,13 @@ def int4_on_turing() -> Iterator[Part]:
     native = [m.gpu for m in models.TABLE if m.a == "int4"]
     rows = [r for r in rows_of("calibration") if r["bits"] == "4"]
     instructions = say("no model of INT4 instructions here") if not native else verbatim(native[0])
-    parts = [untried(say("native in Turing's Tensor Cores, and faster"), say("yes"), instructions)]
+    yield untried(say("native in Turing's Tensor Cores, and faster"), say("yes"), instructions)
     if not rows:
-        yield from parts
         yield untried(say("accuracy lost"), "1%")
         return
     lost = [100 * (float(r["right_fp32"]) - float(r["right"])) for r in rows]
     loss = say("{n:.1f} to {n2:.0f} points, by the rule of calibration", n=min(lost), n2=max(lost))
     typical = float(np.median(lost))
-    yield from parts
     yield part(say("accuracy lost, digits, {n} ways to calibrate", n=len(rows)), say("about 1 point"), loss,
                max(lost) < 1.5, typical < 1.5)  # fmt: skip
     yield beside(say("the same, median, points"), f"{typical:.1f}")

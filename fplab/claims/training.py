@@ -184,16 +184,13 @@ def same_accuracy() -> Iterator[Part]:
     """The paper's table, and the lab's own runs as the experiment formats_in_training left them."""
     differences = [mixed - full for full, mixed in TOP_1.values()]
     worst = f"{min(differences):+.2f} … {max(differences):+.2f}"
-    parts = [
-        part(say("the paper's six networks, mixed − FP32, points"), say("none worse"), worst, min(differences) > -0.1)
-    ]
+    yield part(say("the paper's six networks, mixed − FP32, points"), say("none worse"), worst, min(differences) > -0.1)
     runs = rows_of("formats_in_training")
     digits = [row for row in runs if row["task"] == "digits"]
     top = {name: np.array([float(row["top1"]) for row in digits if row["policy"] == name])
            for name in ("fp32", "fp16", "pure_fp16")}  # fmt: skip
     about = say("digits, here: FP16 with master weights − FP32, points")
     if any(len(scores) < 2 for scores in top.values()):
-        yield from parts
         yield untried(about, "-", say("fewer than 2 runs drawn here"))
         return
     against = {name: compared(top[name], top["fp32"], top["fp32"]) for name in ("fp16", "pure_fp16")}
@@ -204,10 +201,8 @@ def same_accuracy() -> Iterator[Part]:
 
     claimed = say("within FP32's variation")
     if against["fp16"].verdict == "undecided":
-        yield from parts
         yield untried(about, claimed, shown_range("fp16"))
         return
-    yield from parts
     yield part(about, claimed, shown_range("fp16"), against["fp16"].verdict == "within")
     yield beside(say("the same of pure FP16"), shown_range("pure_fp16"))
 

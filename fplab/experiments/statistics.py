@@ -67,10 +67,10 @@ def _differing(detail: str | Text, mean: float, reach: float) -> Text:
     return joined((detail, say("mean difference {mean:.2g} ± {reach:.2g}", mean=mean, reach=reach)), CLAUSE)
 
 
-def _paired(apart: np.ndarray, margin: float) -> tuple[float, float, Sample]:
-    """The mean difference, how far the one-sided 95% limit lies from it, and what they rest on; NaN fails any test."""
+def _paired(apart: np.ndarray, margin: float, p: float = 0.95) -> tuple[float, float, Sample]:
+    """The mean difference, how far its limit on one side lies from it, and what they rest on; NaN fails any test."""
     n, spread = len(apart), float(np.std(apart, ddof=1)) if np.isfinite(apart).all() else math.nan
-    reach = quantile(0.95, n - 1) * spread / math.sqrt(n)
+    reach = quantile(p, n - 1) * spread / math.sqrt(n)
     return float(apart.mean()), reach, Sample(n, spread, margin)
 
 
@@ -94,13 +94,9 @@ def compared(policy: np.ndarray, fp32: np.ndarray, baseline: np.ndarray) -> Comp
     band = BAND * float(np.std(baseline, ddof=1))
     if not np.isfinite(policy).all():
         return Compared(math.nan, math.nan, math.nan, band, "outside")
-    differences = policy - fp32
-    n = len(differences)
-    mean = float(differences.mean())
-    spread = float(np.std(differences, ddof=1))
-    reach = quantile((1 + CONFIDENCE) / 2, n - 1) * spread / math.sqrt(n)
+    mean, reach, sample = _paired(policy - fp32, band, (1 + CONFIDENCE) / 2)
     low, high = mean - reach, mean + reach
-    return Compared(mean, low, high, band, _verdict(low, high, band), spread)
+    return Compared(mean, low, high, band, _verdict(low, high, band), sample.spread)
 
 
 def _verdict(low: float, high: float, band: float) -> str:
@@ -110,27 +106,8 @@ def _verdict(low: float, high: float, band: float) -> str:
     return "outside" if low > band or high < -band else "undecided"
 
 
-def distribution(t: float, df: int) -> float:
-    """Student's t distribution function with a whole number of degrees of freedom.
-
-    The finite sums of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
-    """
-    angle, odd = math.atan2(t, math.sqrt(df)), df % 2
-    cosine = math.cos(angle)
-    term, total = (cosine if odd else 1.0), 0.0
-    for k in range(2 + odd, df + 1, 2):  # the powers of the cosine up to df - 2
-        total += term
-        term *= cosine * cosine * (k - 1) / k
-    area = math.sin(angle) * total
-    if odd:
-        area = (angle + area) * 2 / math.pi
-    return (1 + area) / 2
-
-
 def quantile(p: float, df: int) -> float:
-    """The t of which the distribution function is p, for p of one half and more, by halving."""
-    low, high = 0.0, 1e6
-    while high - low > 1e-12 * max(1.0, high):
-        middle = (low + high) / 2
-        low, high = (middle, high) if distribution(middle, df) < p else (low, middle)
-    return (low + high) / 2
+    """The t of which Student's distribution function with this many degrees of freedom is p."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(df, p))
