@@ -10,8 +10,6 @@ to the even code; what is no zero becomes none, and what is beyond the largest n
     [0.3333740234375, 7.205759403792794e+16, -1.3877787807814457e-17]
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property

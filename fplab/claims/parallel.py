@@ -1,7 +1,5 @@
 """Claims about several devices: collectives, replicas, split matrices, stages, shards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

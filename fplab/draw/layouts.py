@@ -6,8 +6,6 @@ an axis has depends on what it shows and where it stands. What a text is made of
 letters, is found once a process: numbers and powers of ten stand on the axes of most figures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy

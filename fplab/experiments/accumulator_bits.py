@@ -5,8 +5,6 @@ below them. Hopper's adds FP8 with 14 bits and no guard bits, Blackwell's with 2
 the error of a long product and in the loss of a trained network, and do guard bits pay where sums are cut as well?
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ computes exp2, a record of one would have to say. Operands are E4M3 numbers, exa
 differ by is their own.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from .. import numeric

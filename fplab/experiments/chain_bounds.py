@@ -25,8 +25,6 @@ K 2**-24 |A||B| for a unit that rounds to nearest. Here it is drawn as *the publ
 products, plus what storing them changed: u |p| + 2**-25 each in FP16, nothing in FP32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction

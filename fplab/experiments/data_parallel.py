@@ -5,8 +5,6 @@ own sharding, tensor parallelism and pipelines; the quick size starts three proc
 size four.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -10,8 +10,6 @@ step by step, or, where that diverges, GMRES does, to which the factors are a pr
 2018 (doi 10.1137/17M1140819); on Tensor Cores Haidar et al. 2018 (doi 10.1109/SC.2018.00050).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any

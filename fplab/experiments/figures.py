@@ -6,8 +6,6 @@ versions and digests of the arrays whose bits are the same on every machine. Eac
 renamed into it, the manifest last.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence

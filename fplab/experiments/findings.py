@@ -1,7 +1,5 @@
 """What a run ends in: a line an experiment that answers its question, and all of it as one HTML file."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

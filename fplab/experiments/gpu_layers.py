@@ -9,8 +9,6 @@ The network is GPT-2's shape with weights as drawn, no training; between product
 are BF16.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Any

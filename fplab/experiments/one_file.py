@@ -5,8 +5,6 @@ records without their inputs, which are the package's own, at most 10 MB and wit
 one may have made it up: :func:`doubts` says what shows that.
 """
 
-from __future__ import annotations
-
 import base64
 import getpass
 import io

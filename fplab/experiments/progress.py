@@ -3,8 +3,6 @@
 Steps that run side by side are named every few seconds, with how far they are, where nothing else is said.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import sys

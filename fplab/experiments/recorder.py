@@ -5,8 +5,6 @@ Recording needs numpy and torch alone, so that it runs from a bare source tree o
     python -m fplab record --out DIR
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

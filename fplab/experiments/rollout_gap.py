@@ -9,8 +9,6 @@ numbers stay FP32 until they enter the next product. Qi et al., Defeating the Tr
 The network is a small transformer, trained briefly on characters; its rollout is scored along a text that is given.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Any

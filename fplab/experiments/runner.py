@@ -1,7 +1,5 @@
 """Running experiments: run, check the claims, compare with GPUs, draw; a failure is a row and the others go on."""
 
-from __future__ import annotations
-
 import gc
 import os
 import re

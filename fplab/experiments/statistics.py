@@ -17,8 +17,6 @@ variation cancels; of the differences d the mean and its 95% confidence interval
 So little data can never show equality (as it would, were the question whether a difference is significant).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import TypeAlias

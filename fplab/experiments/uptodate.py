@@ -4,8 +4,6 @@ A picture is made of its experiment's result, of the package's code and data and
 of an experiment stands a digest of these, with a digest of each file: one that was changed or removed is drawn anew.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

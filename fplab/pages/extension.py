@@ -1,7 +1,5 @@
 """What Sphinx does differently here: it searches Chinese, lets widgets move, sets formulas and tables of parameters."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -3,8 +3,6 @@
 ``glossary.toml`` is the table; a test holds the Chinese of the whole project to it.
 """
 
-from __future__ import annotations
-
 import functools
 import html
 import tomllib

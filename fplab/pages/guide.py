@@ -1,7 +1,5 @@
 """For a teacher: what each chapter is for and takes, syllabuses, projects, and of each chapter a sheet and slides."""
 
-from __future__ import annotations
-
 import functools
 import html
 import json

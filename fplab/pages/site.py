@@ -1,7 +1,5 @@
 """The site: every chapter run in both languages, and Sphinx's pages of them, of cookbook and reference."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 ``topics.toml`` is the table.
 """
 
-from __future__ import annotations
-
 import functools
 import html
 import json

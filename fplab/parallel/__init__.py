@@ -5,8 +5,6 @@ adds. ``launch`` starts real runs of several processes: each is ``run``, which t
 or ``model_parallel`` and leaves a :class:`RankResult`; ``reference`` does the same sums in one process.
 """
 
-from __future__ import annotations
-
 from ..lazily import index
 from . import collectives, gloo, schedules
 from .collectives import Collective, Wire, all_reduce, execute, reduce_fast

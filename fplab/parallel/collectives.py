@@ -8,8 +8,6 @@ Rounding is a :class:`Wire`: what travels is rounded to its format at every hop;
 until it is sent on, or is rounded in place with ``add="wire"``. NCCL and MPI add in the format of the tensor.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

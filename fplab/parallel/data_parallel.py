@@ -1,7 +1,5 @@
 """Every rank has the whole network and a share of the batch: with a parameter server, with DDP, with sharded states."""
 
-from __future__ import annotations
-
 from functools import reduce
 from operator import add
 from typing import Any

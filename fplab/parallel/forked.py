@@ -4,8 +4,6 @@
 its environment is what torchrun writes there. PORT 0: one that is free.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

@@ -10,8 +10,6 @@ A chunk is two segments, rounded up to whole elements (more of them where a segm
 first chunks are full and the last one is short, or empty. gloo has no FP8 ("Invalid scalar type").
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

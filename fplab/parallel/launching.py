@@ -1,7 +1,5 @@
 """Starting real runs: processes on this machine, with a limit, none of which outlives the call."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """The collectives of a real run, called through one object that writes down what was sent."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Every rank has a part of the network and sees the whole batch: tensor parallel, and pipelines of stages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

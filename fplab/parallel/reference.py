@@ -6,8 +6,6 @@ lie in it, and with it :mod:`fplab.parallel.gloo` gives every sum. So a run on s
 process, to the bit; the run on the whole batch, whose matrix products add over all of it, differs in the last bits.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Sequence
 from functools import reduce

@@ -14,8 +14,6 @@ interface that joins the nodes. Processes talk through NCCL where every process 
 otherwise through gloo, on the CPU; ``--backend`` chooses.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -4,8 +4,6 @@ A schedule fixes only the order in which each stage takes its work; the times fo
 stage before it and a backward pass the stage after it. Bubbles and memory are then counted, not assumed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

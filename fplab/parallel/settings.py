@@ -4,8 +4,6 @@ No torch here: a :class:`Setting` goes to the processes as JSON; every process w
 name, losses) and ``STRATEGY.RANK.json`` (bytes, messages, notes).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import signal

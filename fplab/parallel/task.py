@@ -1,7 +1,5 @@
 """What all strategies train: a small perceptron that reads digits, from the same weights, on the same batches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -14,8 +14,6 @@ array([ 0., -0.,  0., 96.], dtype=float32)
 back, and its bytes; ``hadamard``: the transform that spreads outliers; ``oracle``: the slow way, in fractions.
 """
 
-from __future__ import annotations
-
 from ..lazily import index
 from .hadamard import SIGNS, hadamard
 from .quantizing import quantize

@@ -1,7 +1,5 @@
 """The random Hadamard transform: an outlier is spread over its block before it sets the scale of all."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

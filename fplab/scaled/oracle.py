@@ -4,8 +4,6 @@ Every line that a library computes in FP32 is one operation here, rounded once, 
 quantised along its rows: other axes and shapes are the array's affair, not the scheme's.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from functools import partial

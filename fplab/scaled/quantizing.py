@@ -1,7 +1,5 @@
 """The fast way: an array as a matrix whose rows lie along the axis, and the kernels over its blocks."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from typing import Any

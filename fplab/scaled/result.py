@@ -1,7 +1,5 @@
 """What quantising gives: codes and scales, the values they stand for, and their bytes as the hardware lays them out."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

@@ -8,8 +8,6 @@ A new scheme is one record and no new code::
     'nearest'
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal

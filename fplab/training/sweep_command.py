@@ -1,7 +1,5 @@
 """The command ``fplab sweep``: which cells, which processes, and what they found: a table and CSV."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

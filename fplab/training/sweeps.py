@@ -5,8 +5,6 @@ loses the cell it was at, which another takes over from its latest checkpoint. A
 computed it and however often that was interrupted.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import json

@@ -1,7 +1,5 @@
 """The accumulation explorer: one term added again and again, in a format and an order, against the exact sum."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any

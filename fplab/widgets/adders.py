@@ -3,8 +3,6 @@
 All errors are :func:`fplab.tensorcore.explore`'s; the units of GPUs stand among those that nobody has built.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 

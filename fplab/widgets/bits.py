@@ -1,7 +1,5 @@
 """The bit editor: two encodings side by side; toggle a bit, type a value or a code, step to the neighbours."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Thirty-two numbers, one block of MXFP8 or MXFP4 and two of NVFP4. All that is dr
 :mod:`fplab.scaled`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple

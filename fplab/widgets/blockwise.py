@@ -1,7 +1,5 @@
 """Block-wise quantisation with an outlier to drag: what one large element does to its block, and to no other."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, replace
 

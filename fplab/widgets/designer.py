@@ -1,7 +1,5 @@
 """The format designer: exponent bits, fraction bits and specials, and what range, precision and density they give."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """What hardware was recorded to give for a row of a Tensor Core product: looked up by its bits."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """One product on every GPU that has it: the bits each gives, and which of them agree."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any

@@ -5,8 +5,6 @@ handwritten digits, trained in FP32 (:mod:`fplab.experiments.underflow`). ``pyth
 the sample anew.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass, replace

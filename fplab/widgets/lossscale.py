@@ -1,7 +1,5 @@
 """The loss-scale state machine, step by step: good steps make the scale grow, overflows halve it and skip the step."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The memory and ZeRO calculator: where the bytes of a training run go on the fullest rank, kind by kind."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import asdict, dataclass, replace
 

@@ -1,7 +1,5 @@
 """The pipeline timeline: which stage works on which micro-batch when, where it waits, and what it holds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from ..draw.page import after_colon, bracketed, facts, note, panel, title

@@ -1,7 +1,5 @@
 """The rounding number line: drag x between representable values and see where each rounding sends it."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from dataclasses import dataclass, replace

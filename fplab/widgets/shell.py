@@ -4,8 +4,6 @@ A widget is a frozen state, ``render(state) -> str`` and lists of :class:`Contro
 is the only module that touches ipywidgets. Every input is reached with Tab and moved with the arrow keys.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import html

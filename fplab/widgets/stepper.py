@@ -1,7 +1,5 @@
 """The stepper of matrix units: one row of a product, step by step, with all bits that alignment and rounding lose."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re

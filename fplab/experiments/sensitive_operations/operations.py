@@ -5,8 +5,6 @@ and logarithm. With ``work`` a half format that is the operation "in half precis
 "fp32" it is the inside of torch's kernels, which load halves, compute in FP32 and round once when they store.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
