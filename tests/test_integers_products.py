@@ -113,14 +113,6 @@ def test_every_method_is_its_definition(method: Method, rows: str) -> None:
         assert [[Fraction(float(v)) for v in row] for row in found] == want
 
 
-def test_errors_by_method_are_in_the_papers_order_with_outliers() -> None:
-    x, w = activations(13, 64, 128, 4), activations(14, 128, 64, 0) * np.float32(0.1)
-    exact = x.astype(np.float64) @ w
-    error = {m.name: np.linalg.norm(integers.matmul(x, w, m) - exact) / np.linalg.norm(exact) for m in METHODS}
-    assert error["llm_int8"] < error["vectorwise"] < error["absmax"]
-    assert error["zeropoint_llm_int8"] < error["zeropoint_vectorwise"] < error["zeropoint"]
-
-
 def test_the_papers_methods_are_all_there() -> None:
     assert len({m.name for m in METHODS}) == len(METHODS) == 8
     assert sum(m.decompose for m in METHODS) == 3
