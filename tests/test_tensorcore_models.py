@@ -129,7 +129,8 @@ def test_questions_name_the_options() -> None:
         (("H100", "bf16", "fp16"), "H100 (Hopper, sm_90) has no bf16 with output='fp16'. Allowed: fp32."),
         (("H100", "fp16", "bf16"), "output='bf16' is no accumulator; allowed: fp32, fp16 (store='bf16' casts at"),
         (("A100", "fp16", "fp32", "wgmma"), "A100 (Ampere, sm_80) has no wgmma. Allowed on A100: mma, fma."),
-        (("H100", "fp16", "fp32", "gmma"), "Allowed: mma, fma, wgmma, tcgen05, mfma, mfma_1k. Did you mean"),
+        (("H100", "fp16", "fp32", "gmma"), "Allowed: mma, fma, wgmma, tcgen05, mfma, mfma_1k, hifi4, hifi3, hifi2, "
+                                           "lofi. Did you mean"),
         (("B200", "e2m1", "fp32", "mma"), "(Blackwell, sm_100) has no mma that takes e2m1 to fp32. Allowed: tcgen05."),
         (("B200", "nvfp4", "fp32", "mma"), "(Blackwell, sm_100) has no mma that takes nvfp4 to fp32."),
         (("V100", "fp64", None, "mma"), "V100 (Volta, sm_70) has no mma that takes fp64 to fp64. Allowed: fma."),

@@ -7,14 +7,14 @@ import pytest
 from tensorcore_cases import operand, powers
 
 from fplab.tensorcore import Model, accumulators, dot, get, matmul, oracle, units
-from fplab.tensorcore.models import KINDS, TABLE
+from fplab.tensorcore.models import KINDS, SIMULATIONS, TABLE
 from fplab.tensorcore.operands import Scales, read_scales
 
 RNG_SEED = 20260
 
 
 def test_every_algorithm_has_a_cell() -> None:
-    assert {m.kind for m in TABLE} == set(KINDS)
+    assert {m.kind for m in (*TABLE, *SIMULATIONS)} == set(KINDS)
 
 
 def test_the_oracle_of_fp64_is_a_chain_of_multiply_adds() -> None:

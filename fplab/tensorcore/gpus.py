@@ -24,6 +24,7 @@ class Status(enum.Enum):
     DATA = "data"  # reproduces, bit for bit, results recorded on this GPU; they show no floor (Model.floor_status)
     LITERATURE = "literature"  # published, not checked against data here
     OPEN = "open"  # sources disagree or are silent
+    SIMULATOR = "simulator"  # what the vendor's simulator computes, which may differ from the hardware
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Cell:
     instructions: tuple[str, ...] = ()
     status: Status = Status.LITERATURE
     subnormals: Literal["kept", "flushed"] = "kept"
+    phases: int = 1
+    minus_one: Literal["right", "wrong"] = "right"
 
 
 @dataclass(frozen=True)
@@ -232,6 +235,18 @@ ROWS: tuple[GPU, ...] = (
     GPU("MI250X", "CDNA2", None, ("mfma_1k", "mfma"), _CDNA2, names=("MI250",), vendor="AMD"),
     GPU("MI300X", "CDNA3", None, _MFMA, _CDNA3, names=("MI300A", "MI325X", "CDNA3"), vendor="AMD"),
 )  # fmt: skip
+# Tenstorrent's Tensix by the names of tt-metal's math fidelities: how many of the four phases run.
+_TENSIX = Cell(same("bf16", "tf32", "fp16"), "fp32", 8, 23, None, (32,), rounding="rna", kind="tensix",
+               status=Status.SIMULATOR, subnormals="flushed")  # fmt: skip
+_FIDELITIES = ("hifi4", "hifi3", "hifi2", "lofi")
+_BLACKHOLE = tuple(replace(_TENSIX, instructions=(name,), phases=4 - n) for n, name in enumerate(_FIDELITIES))
+_WORMHOLE = tuple(replace(cell, minus_one="wrong") for cell in _BLACKHOLE)
+# What a vendor's simulator computes, and no published experiment on the hardware: found by name, and in no table beside
+# what GPUs were seen to compute.
+SIMULATED: tuple[GPU, ...] = (
+    GPU("Wormhole", "Tensix", None, _FIDELITIES, _WORMHOLE, names=("n150", "n300"), vendor="Tenstorrent"),
+    GPU("Blackhole", "Tensix", None, _FIDELITIES, _BLACKHOLE, vendor="Tenstorrent"),
+)
 # GPUs whose units nobody has published a model of.
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("MI350", "MI350X", "MI355X"), "AMD CDNA4"),

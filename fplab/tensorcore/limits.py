@@ -37,6 +37,7 @@ def allowed(model: Any) -> dict[str, Sequence[Any]]:
     ranges: dict[str, Sequence[Any]] = {
         "output": ("fp32",), "a": FLOATS, "b": FLOATS, "length": (1,), "alignment_bits": (0,), "kept_bits": (whole,),
         "rounding": ("rne",), "floor": (None,), "scale": (None,), "subnormals": ("kept",),
+        "phases": (1,), "minus_one": ("right",),
         "k": range(model.length, (1 << 16) + 1, max(1, model.length)),
         **{name: values[:1] for name, values in OPTIONS.items()},
     }  # fmt: skip
@@ -62,6 +63,10 @@ def allowed(model: Any) -> dict[str, Sequence[Any]]:
             ranges |= {"flushed_zero": OPTIONS["flushed_zero"]} if model.subnormals == "flushed" else {}
         case "two_step" | "two_step_fp8":
             ranges |= {"length": (4, 8) if model.kind == "two_step" else (16,), "alignment_bits": range(1, 27)}
+        case "tensix":
+            ranges |= {"length": (8,), "alignment_bits": (23,), "k": (32,), "rounding": ("rna",),
+                      "a": _in_tensix(model.b), "b": _in_tensix(model.a),
+                      "subnormals": ("flushed",), "phases": (1, 2, 3, 4), "minus_one": ("right", "wrong")}  # fmt: skip
         case "fma":
             ranges |= {"output": ("fp32", "fp64"), "a": (model.output,), "b": (model.output,)}
         case "integer":
@@ -70,6 +75,11 @@ def allowed(model: Any) -> dict[str, Sequence[Any]]:
         case _:
             return {"rounding": ("rtz", "rne"), "subnormals": ("kept", "flushed"), **OPTIONS}
     return ranges
+
+
+def _in_tensix(other: str) -> tuple[str, ...]:
+    """What goes with an operand of a format: FP16 with itself alone."""
+    return ("fp16",) if other == "fp16" else ("bf16", "tf32")
 
 
 def check(model: Any) -> None:

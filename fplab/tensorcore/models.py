@@ -28,18 +28,18 @@ from ..errors import LabError, did_you_mean, door, unknown
 from ..formats import Format
 from ..words import Message, say
 from . import limits
-from .gpus import GPU, PLAIN, REFUSED, ROWS, SCALED, WITHOUT, Cell, Scale
+from .gpus import GPU, PLAIN, REFUSED, ROWS, SCALED, SIMULATED, WITHOUT, Cell, Scale
 from .gpus import Status as Status
 from .limits import OPTIONS as OPTIONS
 
 GPUS: tuple[str, ...] = tuple(row.name for row in ROWS)
 """The names of the GPUs."""
-INSTRUCTIONS: tuple[str, ...] = tuple(dict.fromkeys(name for row in ROWS for name in row.instructions))
+INSTRUCTIONS: tuple[str, ...] = tuple(dict.fromkeys(name for row in (*ROWS, *SIMULATED) for name in row.instructions))
 """The families of instructions."""
 INPUTS: tuple[str, ...] = (*PLAIN, *SCALED)
 """The names of inputs: a format of A and B, or one whose blocks share a scale."""
 KINDS: tuple[str, ...] = tuple(sorted(p.stem for p in (Path(__file__).parent / "units").glob("[a-z]*.py")))
-_BY_NAME = {row.name: row for row in ROWS}
+_BY_NAME = {row.name: row for row in (*ROWS, *SIMULATED)}
 
 
 @door
@@ -80,6 +80,8 @@ class Model:
     zero_group: Literal["counts", "skipped"] = "counts"
     flushed_zero: Literal["kept", "plus"] = "kept"
     saturate: bool = False  # INT8 with .satfinite
+    phases: int = 1  # of Tensix: how many of its four fidelity phases run
+    minus_one: Literal["right", "wrong"] = "right"  # of Tensix: what becomes of a sum of minus one unit
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -183,6 +185,7 @@ def _of_cell(row: GPU, cell: Cell) -> Iterator[Model]:
                     alignment_bits=cell.alignment_bits, kept_bits=kept if cell.kept_bits is None else cell.kept_bits,
                     rounding=cell.rounding or ("rne" if cell.output in ("fp16", "fp64") else "rtz"),
                     floor=cell.floor, k=k, status=cell.status, scale=scale, subnormals=cell.subnormals,
+                    phases=cell.phases, minus_one=cell.minus_one,
                 )  # fmt: skip
                 if set(_recorded(model)) & set(row.recorded):
                     model = dataclasses.replace(model, status=Status.DATA)
@@ -215,7 +218,7 @@ def gpu_name(gpu: str) -> str:
     rule = say("unknown {kind} {given}.", kind=Message("GPU"), given=repr(gpu))
     others = say(" By the units that they share also: {names}.", names=", ".join(n for row in ROWS for n in row.names))
     asks = did_you_mean(wanted, {name.lower(): name for name in GPUS})
-    allowed = say(" Allowed: {allowed}.", allowed=", ".join(row.label for row in ROWS))
+    allowed = say(" Allowed: {allowed}.", allowed=", ".join(row.label for row in _BY_NAME.values()))
     raise LabError(f"{rule}{asks}{allowed}{others}")
 
 
@@ -223,7 +226,9 @@ def gpu_name(gpu: str) -> str:
 def _row_named(gpu: str) -> str | None:
     """The name of the row that a GPU's name means; kept, since every product asks."""
     wanted = _plain(gpu)
-    matching = (row.name for row in ROWS for name in (row.name, *row.names) if re.fullmatch(_pattern(name), wanted))
+    matching = (
+        row.name for row in _BY_NAME.values() for name in (row.name, *row.names) if re.fullmatch(_pattern(name), wanted)
+    )
     return next(matching, None)
 
 
@@ -300,6 +305,8 @@ TABLE: tuple[Model, ...] = tuple(
     sorted((model for row in ROWS for model in _of_row(row)), key=lambda model: model.instruction == "fma")
 )
 """Every cell that there is: a GPU, an instruction, and formats that go in and come out; those of the cores last."""
+SIMULATIONS: tuple[Model, ...] = tuple(model for row in SIMULATED for model in _of_row(row))
+"""Cells that only a vendor's simulator speaks for (:attr:`.Status.SIMULATOR`)."""
 
 
 def row_of(gpu: str) -> GPU:
@@ -323,7 +330,7 @@ def _instruction(name: str | None, gpu: str) -> tuple[str | None, int | None]:
 def _cells(gpu: str) -> tuple[Model, ...]:
     """The models of one GPU, those of the instruction that torch's products use first."""
     order = _BY_NAME[gpu].instructions
-    return tuple(sorted((m for m in TABLE if m.gpu == gpu), key=lambda m: order.index(m.instruction)))
+    return tuple(sorted((m for m in (*TABLE, *SIMULATIONS) if m.gpu == gpu), key=lambda m: order.index(m.instruction)))
 
 
 @door

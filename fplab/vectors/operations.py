@@ -340,8 +340,8 @@ def _stored_blocks(block: int, again: Callable[[Array], Array], count: int, draw
 # --- all of them --------------------------------------------------------------------------------------------------
 def every(count: int, seed: int) -> Iterator[Callable[[], Vectors]]:
     """What makes each file of the corpus: one unit of each class, conversions, quantisers, stored formats."""
-    for members in models.classes():
-        yield partial(of_model, members[0], count, seed)
+    for model in (*(members[0] for members in models.classes()), *models.SIMULATIONS):
+        yield partial(of_model, model, count, seed)
     for source in formats.NAMES:
         for target in formats.NAMES:
             yield partial(conversions, source, target, rows=count, seed=seed)

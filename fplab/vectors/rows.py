@@ -216,6 +216,10 @@ def draw_rows(model: Model, count: int, seed: int) -> tuple[Drawn, Array, list[s
     if "tf32" in (model.a, model.b):
         a, b = (x & np.array(~np.uint32(0x1FFF), x.dtype) for x in (a, b))
     found = {"a": _cut(a, model.a), "b": _cut(b, model.b), "c": c}
+    if model.kind == "tensix":  # where NaNs are numbers, those that values have when they come here
+        for name, fmt, code in (*((n, f, fields(f).nan_code) for n, f in zip("ab", (model.a, model.b), strict=True)),
+                                ("c", model.output, fields(model.output).sign_mask - 1)):  # fmt: skip
+            found[name][(found[name] & np.array(fields(fmt).sign_mask - 1)) > (fields(fmt).inf_code or 0)] = code
     said = [reasons[i] for i in turn]
     if model.scale:
         found |= _scaled(found, np.array([reason == "floor" for reason in said]), model, Draw(seed * 1000 + 999))
