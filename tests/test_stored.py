@@ -75,7 +75,7 @@ def both(search: str) -> Any:
 
 @pytest.mark.parametrize("name", GGML)
 def test_codes_scales_and_values_are_the_oracles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for kernel in ("steps", "linear", "with_minimum", "signed", "refined", "table_scales", "table_codes"):
+    for kernel in ("steps", "linear", "divided", "with_minimum", "signed", "refined", "table_scales", "table_codes"):
         monkeypatch.setattr(ggml, kernel, both(kernel))
     for x in samples().values():
         STORED[name].decode(STORED[name].encode(x[:1]))

@@ -198,6 +198,12 @@ def stepped(cast: Any) -> Any:
     return steps
 
 
+def divided_up(x: Array, addend: Array, scale: Array, kept: Array, low: Any, high: Any, out: Array) -> None:
+    """The kernel of k-quants' codes, whose ties go up."""
+    codes = np.clip(np.floor((x + addend[:, None]) / scale[:, None] + FULL), low, high) - low
+    out[:] = np.where(scale[:, None] == 0, kept, codes)
+
+
 LEGACY, SUPER = ("q4_0", "q4_1", "q5_0", "q5_1"), ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
 OTHERWISE: dict[tuple[Any, str, Any], tuple[str, ...]] = {
     (ggml, "halves", cut_halves): (*LEGACY, "q8_0"),
@@ -207,7 +213,7 @@ OTHERWISE: dict[tuple[Any, str, Any], tuple[str, ...]] = {
     (ggml, "largest", lambda x: REAL_LARGEST(x[:, ::-1])): ("q4_0", "q5_0"),  # of two the last
     (blocks, "steps", stepped(lambda t: np.ceil(t) - 1)): LEGACY,  # ties down
     (blocks, "steps", stepped(lambda t: np.rint(t - np.copysign(FULL, t)))): ("q8_0",),  # ties to even
-    (kquants, "_nearest", lambda x: np.floor(x + FULL).astype(np.int32)): SUPER,  # ties up
+    (blocks, "divided", divided_up): SUPER,  # ties up
     (kquants, "_nearest", lambda x: np.trunc(x).astype(np.int32)): ("iq4_xs",),
     (ggml, "half_power", lambda e: np.ldexp(2 * FULL, np.maximum(e.astype(np.int32), 2) - 128)): ("mxfp4_ggml",),
     (nf4, "BOUNDS", np.nextafter(nf4.BOUNDS, np.float32(-1)).tobytes()): ("fp4_bnb",),

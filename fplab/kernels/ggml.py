@@ -80,6 +80,19 @@ def linear(codes, middle, scale, low, out):
             to[i] = np.float32(np.float32(np.float32(np.float32(source[i]) - middle) * factor) + least)
 
 
+@jit
+def divided(x, addend, scale, kept, low, high, out):
+    """``nearest_int((x + addend) / scale)`` within bounds, less ``low``; ``kept`` in rows whose scale is 0.
+
+    ``addend``, ``scale``: float32, of each row; ``out``: uint8.
+    """
+    for row in range(x.shape[0]):
+        v, to, plus, size = x[row], out[row], addend[row], scale[row]
+        for i in range(v.size):
+            code = np.float32(clipped(np.float32(np.float32(v[i] + plus) / size), low, high) - low)
+            to[i] = np.uint8(np.int32(kept[row, i] if size == ZERO else code))
+
+
 @inlined
 def summed(x):
     """The sum in order."""

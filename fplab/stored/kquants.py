@@ -32,10 +32,12 @@ def _half(x: Array) -> Array:
     return of_halves(halves(x))
 
 
-def _codes(x: Array, scale: Array, kept: Array, low: int, high: int) -> Array:
-    """Codes in units of scales (n, scales, 1), from 0 on; those of the search where a scale is 0."""
-    codes = np.clip(_nearest(x / scale), low, high) - low
-    return np.where(scale == 0, kept, codes).reshape(len(x), 256).astype(np.uint8)
+def _codes(x: Array, addend: Array, scale: Array, kept: Array, low: int, high: int) -> Array:
+    """Codes (n, 256) in units of scales (n, scales), from 0 on; those of the search where a scale is 0."""
+    codes = np.empty(kept.shape, np.uint8)
+    rows = np.ascontiguousarray(x).reshape(kept.shape)
+    kernels.divided(rows, addend.reshape(-1), scale.reshape(-1), kept, f32(low), f32(high), codes)
+    return codes.reshape(-1, 256)
 
 
 def asymmetric(x: Array, bits: int) -> Array:
@@ -56,9 +58,7 @@ def asymmetric(x: Array, bits: int) -> Array:
         integers.append(np.minimum(_nearest(_over(most, largest) * of).astype(np.uint8), np.uint8(most)))
         units.append(largest / f32(most))
     (s, m), (d, low) = integers, units
-    scale = (_half(d) * s.astype(f32))[:, :, None]
-    shifted = x.reshape(len(x), -1, size) + (_half(low) * m.astype(f32))[:, :, None]
-    codes = _codes(shifted, scale, kept.reshape(shifted.shape), 0, top)
+    codes = _codes(x, _half(low) * m.astype(f32), _half(d) * s.astype(f32), kept, 0, top)
     if bits == 2:
         return np.hstack([s & np.uint8(15) | m << np.uint8(4), folded(codes, 4), halves(d), halves(low)])
     high, low_m = (of >> np.uint8(4) << np.uint8(6) for of in (s[:, 4:], m[:, 4:]))
@@ -93,7 +93,7 @@ def _search(x: Array, search: Any, top: int) -> tuple[Array, Array, Array]:
     search(parts, f32(top), scales, kept)
     by_block = scales.reshape(len(x), 16)
     most = np.take_along_axis(by_block, np.abs(by_block).argmax(axis=1)[:, None], axis=1)
-    return by_block, kept.reshape(len(x), 16, 16), most
+    return by_block, kept, most
 
 
 def q3_k(x: Array) -> Array:
@@ -102,8 +102,7 @@ def q3_k(x: Array) -> Array:
     iscale = _over(-32, most)
     s = np.where(most == 0, 0, np.clip(_nearest(iscale * scales), -32, 31) + 32).astype(np.uint8)
     d = inverse(iscale)
-    scale = (_half(d) * (s.astype(f32) - f32(32)))[:, :, None]
-    codes = _codes(x.reshape(-1, 16, 16), scale, kept, -4, 3)
+    codes = _codes(x, np.zeros_like(scales), _half(d) * (s.astype(f32) - f32(32)), kept, -4, 3)
     high = (s >> np.uint8(4)).reshape(-1, 4, 4) << np.array([0, 2, 4, 6], np.uint8)[:, None]
     packed = np.hstack([s[:, :8] & np.uint8(15) | s[:, 8:] << np.uint8(4), high.sum(axis=1, dtype=np.uint8)])
     return np.hstack([folded(codes >> np.uint8(2), 8), folded(codes, 4), packed, halves(d)])
@@ -125,7 +124,7 @@ def q6_k(x: Array) -> Array:
     iscale = np.where(nothing, f32(0), _over(-128, most))
     s = np.minimum(_nearest(iscale * scales), 127).astype(np.int8)
     d = inverse(iscale)
-    codes = _codes(x.reshape(-1, 16, 16), (_half(d) * s.astype(f32))[:, :, None], kept, -32, 31)
+    codes = _codes(x, np.zeros_like(scales), _half(d) * s.astype(f32), kept, -32, 31)
     codes = np.where(nothing, np.uint8(0), codes)
     return np.hstack([folded(codes, 2, 64), folded(codes >> np.uint8(4), 4),
                       s.view(np.uint8), halves(d)])  # fmt: skip

@@ -40,6 +40,12 @@ def linear(codes: Array, middle: Any, scale: Array, low: Array, out: Array) -> N
     out[:] = (codes.astype(f32) - middle) * scale[:, None] + low[:, None]
 
 
+def divided(x: Array, addend: Array, scale: Array, kept: Array, low: Any, high: Any, out: Array) -> None:
+    """``nearest_int((x + addend) / scale)`` within bounds, less ``low``; what was kept where a scale is 0."""
+    codes = np.clip(nearest_int((x + addend[:, None]) / scale[:, None]), int(low), int(high)) - int(low)
+    out[:] = np.where(scale[:, None] == 0, kept, codes)
+
+
 def with_minimum(
     x: Array, weights: Array, top: Any, start: Any, step: Any, steps: int, absolute: bool, scales: Array,
     minima: Array, codes: Array,
