@@ -1,8 +1,8 @@
 """AMD's Matrix Cores: pairwise sums of products, and sums in two steps that round down.
 
-The element by element functions (:func:`pairwise_dot`, :func:`two_step_dot`) follow the definitions; the matrix kernels
-do the same for many columns at a time. Those of two-step sums take operands packed as in :mod:`.tensorcore_fast`, a
-zero with the exponent that it has here, and leave blocks that are not in range to the element by element function.
+The element by element functions (:func:`pairwise_dot`, :func:`two_step_dot`) follow the definitions. Matrices are
+multiplied in pairs by :mod:`.multiply_adds`; in two steps here, many columns at a time: operands are packed as in
+:mod:`.tensorcore_fast`, and blocks that are not in range left to the element by element function.
 """
 
 from typing import NamedTuple
@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from . import inlined, jit
-from .tensorcore_exact import SPAN, fma
+from .tensorcore_exact import fma
 from .tensorcore_fast import ABS, INFINITY, LINE, TILE, WIDTH, _bits, _float, _power64, give, in_range_of, lined, take
-from .tensorcore_pack import IN_RANGE, _at
+from .tensorcore_pack import IN_RANGE
 from .tensorcore_rows import TwoStep, TwoStepOfTwo, highest_of
 
 SUM = 31  # places below the largest of products and C to which the sum of products is rounded down
@@ -63,52 +63,6 @@ def pairwise_dot(a, b, c, length, flushes, every):
                     tree[k] = _flushed(s) if flushes else s
             s = np.float32(c[i] + tree[0])
             c[i] = _flushed(s) if flushes else s
-
-
-def _tree(n, flushes):
-    """The sum of ``n`` products, pairwise, as a function of (a, i, b, j, k)."""
-    if n == 1:
-
-        @inlined
-        def product(a, i, b, j, k):
-            p = fma(a[_at(i), _at(k)], b[_at(k), _at(j)], np.float32(0))
-            return _flushed(p) if flushes else p
-
-        return product
-    half, h = _tree(n // 2, flushes), n // 2
-
-    @inlined
-    def total(a, i, b, j, k):
-        s = np.float32(half(a, i, b, j, k) + half(a, i, b, j, k + h))
-        return _flushed(s) if flushes else s
-
-    return total
-
-
-def _pairwise(length, flushes):
-    """``c[i] += a[i] @ b`` by trees of ``length`` products, for rows ``row0`` to ``row1``; all float32, in place.
-
-    ``every``: as in :func:`pairwise_dot`.
-    """
-    tree = _tree(length, flushes)
-
-    @jit
-    def kernel(a, b, c, row0, row1, every):
-        for left in range(0, b.shape[1], SPAN):
-            width = min(SPAN, b.shape[1] - left)
-            for i in range(row0, row1):
-                for k in range(0, a.shape[1], length):
-                    if every and k % every == 0:
-                        for j in range(left, left + width):
-                            c[_at(i), _at(j)] += np.float32(0)
-                    for j in range(left, left + width):
-                        s = np.float32(c[_at(i), _at(j)] + tree(a, i, b, j, k))
-                        c[_at(i), _at(j)] = _flushed(s) if flushes else s
-
-    return kernel
-
-
-PAIRWISE = {(length, flushes): _pairwise(length, flushes) for length in (2, 4) for flushes in (False, True)}
 
 
 # --- sums in two steps --------------------------------------------------------------------------------------------

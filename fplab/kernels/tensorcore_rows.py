@@ -19,7 +19,6 @@ LEAST = -100  # of an exponent of products in range: the sum of the least expone
 ABSENT = LEAST - 1 + 127  # stands for the exponent of products that are all zero
 HIGH = 248  # the largest exponent whose sums stay inside float32
 LANES = 16
-TOGETHER = 2  # vectors whose instructions alternate
 FIELD, SIGN = 0x7F800000, -(2**31)  # of the bits of a float32: its exponent's, its sign's
 
 INT = ir.IntType(32)
@@ -51,6 +50,11 @@ def _larger(builder: ir.IRBuilder, x: Value, y: Value) -> Value:
 def place(builder: ir.IRBuilder, data: Value, at: Value, offset: int, what: ir.Type) -> Value:
     """Where a vector lies, ``offset`` elements after ``data[at]``."""
     return builder.bitcast(builder.gep(data, [builder.add(at, at.type(offset))]), what.as_pointer())
+
+
+def has_avx512(context: Any) -> bool:
+    """Whether the CPU that is compiled for has 32 registers of 16 floats."""
+    return "+avx512f" in context.codegen().magic_tuple()[2]
 
 
 def any_of(builder: ir.IRBuilder, mask: Value) -> Value:
@@ -204,9 +208,9 @@ class HalfBlock(Block):
         for part in sums:
             total = self.together(total, part)
         cut = self.toward_zero(total)
-        bits = builder.bitcast(cut, INTS)  # the last of 24 bits says whether any was cut off: 11 are then rounded right
-        exact = builder.icmp_signed("==", self.whole(cut), total)
-        bits = self.chosen(exact, bits, builder.or_(bits, _all(1)))
+        # What was cut off is at most 7 bits; beside the last of 24, none of which is kept, they round 11 bits right.
+        below = builder.and_(builder.sub(total, self.whole(cut)), _all(127))
+        bits = builder.or_(builder.bitcast(cut, INTS), below)
         v = self.power(builder.bitcast(bits, FLOATS), builder.sub(self.emax, self.down))
         bits = builder.bitcast(v, INTS)
         field = _larger(builder, self.field(bits), _all((127 - 14) << 23))
@@ -282,7 +286,6 @@ def block_of(length: int, kind: type[Block], scaled: bool = False) -> Any:
                 context.make_array(signature.args[n])(context, builder, args[n]).data for n in arrays
             )
             at, bt, ct, tt, shift, st, rule = (args[n] for n in (1, 3, 5, 7, 9, 11, 12))
-            avx512 = "+avx512f" in context.codegen().magic_tuple()[2]
 
             def of_rule(name: str) -> Value:
                 return builder.trunc(builder.extract_value(rule, r.fields.index(name)), INT)
@@ -292,9 +295,11 @@ def block_of(length: int, kind: type[Block], scaled: bool = False) -> Any:
                 for m in range(length)
             ]
             bytes_, size, wrong = ir.VectorType(ir.IntType(8), LANES), length // kind.parts, _all(0)
-            code = [kind(builder, of_rule, length, avx512) for _ in range(TOGETHER)]
-            for start in range(0, WIDTH, LANES * TOGETHER):
-                columns = range(start, start + LANES * TOGETHER, LANES)
+            avx512 = has_avx512(context)
+            together = LANES * (4 if avx512 else 2)  # columns whose instructions alternate: they fit the registers
+            code = [kind(builder, of_rule, length, avx512) for _ in range(together // LANES)]
+            for start in range(0, WIDTH, together):
+                columns = range(start, start + together, LANES)
                 scales = []
                 for one, j in zip(code, columns, strict=True):
                     places = [place(builder, top, tt, part * WIDTH + j, bytes_) for part in range(kind.parts)]
@@ -308,14 +313,14 @@ def block_of(length: int, kind: type[Block], scaled: bool = False) -> Any:
                 totals: list[list[Value]] = [[] for _ in columns]
                 step = min(size, 16)  # products, whose sum fits int32
                 for first in range(0, length, step):
-                    sums: list[Value] = [None] * TOGETHER
+                    sums: list[Value] = [None] * len(code)
                     for m in range(first, first + step):
                         for v, j in enumerate(columns):
                             x = builder.load(place(builder, b, bt, m * WIDTH + j, FLOATS), align=4)
                             x = code[v].power(builder.fmul(numbers[m], x), scales[v][m // size])
                             x = code[v].whole(x)
                             sums[v] = x if m == first else builder.add(sums[v], x)
-                    for v in range(TOGETHER):
+                    for v in range(len(code)):
                         totals[v].append(sums[v])
                 for v, j in enumerate(columns):
                     builder.store(code[v].c, place(builder, before, st.type(0), j, INTS), align=4)

@@ -7,8 +7,8 @@ import numpy as np
 
 from ... import exact
 from ...exact import Exact
+from ...kernels import Kernel, tensorcore_exact
 from ...kernels import multiply_adds as kernels
-from ...kernels import tensorcore_exact
 from .. import engine
 from ..blocks import Block, exactly, in_format
 from ..models import Model
@@ -39,22 +39,10 @@ class MultiplyAdds(Unit):
 
     def product_by(self, model: Model, b: Array) -> Callable[[Array, Array], None]:
         y = b if len(b) % model.k == 0 else engine.whole(b.T, model).T
-        (k, columns), size = y.shape, y.itemsize
-        panels = -(-columns * size // kernels.LINE)
-        packed = np.empty(panels * k * (kernels.LINE // size), y.dtype)
-        laid = Laid.of(y, model.b)
-        pack = functools.partial(kernels.pack, laid.memory, *laid.steps, k, columns)
-        engine.share(lambda p, q: pack(p, q, packed), panels, PACKING * y.size)
+        multiply = multiplier(kernels.STEPS[1, False], y)
 
         def add(a: Array, c: Array) -> None:
-            x = np.ascontiguousarray(a if a.shape[1] == k else engine.whole(a, model)).reshape(-1)
-            total = (c.view(np.float32) if c.dtype == np.uint32 else c).reshape(-1)
-            rows, macs = len(a), a.size * columns
-            run = functools.partial(kernels.multiply, x, rows, k, packed, total, columns)
-            if rows >= panels:
-                engine.share(lambda p, q: run(p, q, 0, panels), rows, macs, kernels.ROWS)
-            else:
-                engine.share(lambda p, q: run(0, rows, p, q), panels, macs)
+            multiply(engine.whole(a, model), c.view(np.float32) if c.dtype == np.uint32 else c)
             _settle(c, model)
 
         return add
@@ -76,6 +64,34 @@ class MultiplyAdds(Unit):
         a, b = rng.standard_normal((2, count, k)) * np.exp2(rng.integers(-20, 20, (2, count, k)))
         rows = {"a": a, "b": b, "c": rng.standard_normal(count)}
         return rows if model.output == "fp64" else {name: x.astype(np.float32) for name, x in rows.items()}
+
+
+def multiplier(kernel: Kernel, b: Array, every: int = 0) -> Callable[[Array, Array], None]:
+    """``c += a @ b`` by a kernel of :mod:`fplab.kernels.multiply_adds`, as a function of a (M, K) and c (M, N), floats
+    of the type of b (K, N), K of whole steps. What there is to do with b is done once.
+    """
+    (k, columns), width = b.shape, kernels.LINE // b.itemsize
+    panels = -(-columns // width)
+
+    def packed(x: Array, width: int) -> Array:
+        count, laid = -(-x.shape[1] // width), Laid.of(x, "fp32")
+        out = engine.scratch(f"{width} columns", count * k * width, x.dtype)
+        pack = functools.partial(kernels.pack, laid.memory, *laid.steps, *x.shape, width)
+        engine.share(lambda p, q: pack(p, q, out), count, PACKING * x.size)
+        return out
+
+    of_b = packed(b, width).copy()
+
+    def add(a: Array, c: Array) -> None:
+        rows, macs = len(a), a.size * columns
+        tiles = -(-rows // kernels.ROWS)
+        run = functools.partial(kernel, packed(a.T, kernels.ROWS), rows, k, of_b, c.reshape(-1), columns)
+        if rows >= panels:
+            engine.share(lambda p, q: run(p, q, 0, panels, every), tiles, macs)
+        else:
+            engine.share(lambda p, q: run(0, tiles, p, q, every), panels, macs)
+
+    return add
 
 
 def _settle(c: Array, model: Model) -> None:

@@ -6,6 +6,7 @@ instruction also makes +0 of c = -0 is open (``Model.flushed_zero``).
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
@@ -15,13 +16,15 @@ import numpy as np
 from ... import exact
 from ...exact import Exact
 from ...formats import Format, get
-from ...kernels import matrix_cores as kernels
+from ...kernels import matrix_cores
+from ...kernels import multiply_adds as kernels
 from .. import engine
 from ..blocks import Block, exactly, in_format
 from ..models import Model
 from ..operands import nan_bits
 from . import OF_SUM, Array, Factors, Known, OnDevice, Pairs, Rounded, Rows, ScalePair, Unit, factors_at, nearest
 from .block import _elements
+from .fma import multiplier
 
 ZERO = Exact(False)
 
@@ -65,7 +68,7 @@ class Pairwise(Unit):
     def rows(self, model: Model, a: Array, b: Array, c: Array, scales: ScalePair | None) -> None:
         x, y, total = self._operands(model, a, b, c)
         rule = model.length, model.subnormals == "flushed", _renewed(model)
-        engine.share(lambda p, q: kernels.pairwise_dot(x[p:q], y[p:q], total[p:q], *rule), a.shape[0], a.size)
+        engine.share(lambda p, q: matrix_cores.pairwise_dot(x[p:q], y[p:q], total[p:q], *rule), a.shape[0], a.size)
         c[np.isnan(total)] = nan_bits(model)
 
     def chain(
@@ -76,19 +79,18 @@ class Pairwise(Unit):
             return
         a, b, _ = engine.chosen(model, a, b, instructions, None)
         x, y, total = self._operands(model, a, b.T, c)
-        y, kernel = np.ascontiguousarray(y.T), kernels.PAIRWISE[model.length, model.subnormals == "flushed"]
-        every = _renewed(model)
-        engine.share(lambda p, q: kernel(x, y, total, p, q, every), a.shape[0], a.size * b.shape[1])
+        flushes = model.subnormals == "flushed" and not _far_from_underflow(x, y, model)
+        multiplier(kernels.STEPS[model.length, flushes], y.T, _renewed(model))(x, total)
         c[np.isnan(total)] = nan_bits(model)
 
     def _operands(self, model: Model, a: Array, b: Array, c: Array) -> tuple[Array, Array, Array]:
         """Rows of whole instructions and c as numbers, subnormals gone where they are flushed; c in place."""
-        x, y, total = np.ascontiguousarray(engine.whole(a, model)), engine.whole(b, model), c.view(np.float32)
+        x, y, total = engine.whole(a, model), engine.whole(b, model), c.view(np.float32)
         if model.subnormals == "flushed":
-            x, y = (np.where(np.abs(v) < 2.0**f.emin, np.float32(0), v) for v, f in
+            x, y = (np.where(np.abs(v) < 2.0**f.emin, np.float32(0), v) if _least(v) < 2.0**f.emin else v for v, f in
                     ((x, model.format_a), (y, model.format_b)))  # fmt: skip
             total[(np.abs(total) < 2.0**model.format_d.emin) & (total != 0)] = 0
-        return x, np.ascontiguousarray(y), total
+        return x, y, total
 
     def on_device(self, model: Model) -> OnDevice:
         constants = {"FLUSHES": int(model.subnormals == "flushed"), "PLUS_C": _renewed(model) // model.length}
@@ -136,6 +138,21 @@ class Pairwise(Unit):
         below = rng.random(count) < 0.1
         a[below], b[below], c[below] = -(2.0**model.format_a.emin), 2.0**model.format_b.emin, -0.0
         return {"a": a, "b": b, "c": c}
+
+
+def _least(x: Array) -> float:
+    """The least magnitude of what is not zero."""
+    magnitudes = (x.view(np.uint32) & 0x7FFFFFFF) - np.uint32(1)  # a zero is then the largest
+    return float((magnitudes.min(initial=0x7F7FFFFF) + np.uint32(1)).view(np.float32))
+
+
+def _far_from_underflow(x: Array, y: Array, model: Model) -> bool:
+    """Whether no sum is subnormal: each is a multiple of the last place of the least product, beside c, which is none.
+
+    Where a sum onto c is small, c is near such a multiple, and its own last place no less.
+    """
+    places = model.format_a.fraction_bits + model.format_b.fraction_bits + 2
+    return math.log2(_least(x)) + math.log2(_least(y)) - places >= -100
 
 
 def _renewed(model: Model) -> int:
