@@ -10,8 +10,8 @@ import secrets
 import stat
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -72,6 +72,19 @@ def _new_part(path: Path) -> tuple[Path, int]:
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text with ``\\n`` line ends, whole or not at all."""
     write_bytes(path, text.encode())
+
+
+def write_once(folder: Path, texts: Mapping[str, str]) -> None:
+    """Files of a folder by their names, where they do not stand there already: of several processes that have the same
+    to write one does it."""
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    with alone(folder) if folder.is_dir() else nullcontext():  # without it the first file says why there is none
+        for name, text in texts.items():
+            with suppress(OSError):
+                if contents(folder / name) == text.encode():
+                    continue
+            write_text(folder / name, text)
 
 
 def sweep(folder: Path) -> list[Path]:

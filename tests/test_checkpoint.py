@@ -295,6 +295,9 @@ def test_ranks_and_kills_lead_to_the_same_bytes(tmp_path: Path) -> None:
     part = tmp_path / "three/parts/part-1.jsonl"
     part.write_bytes(part.read_bytes()[:-40])  # as a kill leaves it
     assert run("three", WORLD_SIZE="2", RANK="0") == run("three", WORLD_SIZE="2", RANK="1") == 0
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "three").glob("checkpoint.*")}
+    assert run("three", WORLD_SIZE="2", RANK="0") == 0  # it sees the whole, too, and leaves the report to its writer
+    assert written == {path: path.stat().st_mtime_ns for path in (tmp_path / "three").glob("checkpoint.*")}
     for kind in ("json", "csv", "html"):
         texts = [(tmp_path / out / f"checkpoint.{kind}").read_bytes() for out in ("one", "three")]
         assert texts[0] == texts[1]

@@ -14,7 +14,7 @@ from refusals import refuses
 from withstand import apart
 
 from fplab import cli
-from fplab.training import fit, sweeps
+from fplab.training import fit, sweep_command, sweeps
 from fplab.training.sweep_command import seeds_in, summary
 
 ROOT = Path(__file__).parent.parent
@@ -132,6 +132,24 @@ def test_without_locks_a_rank_computes_its_share(tmp_path: Path, monkeypatch: py
         said: list[str] = []
         sweeps.work(cells, tmp_path, 1, rank, 2, said.append)
         assert [line.split(".")[-1] for line in said] == list(map(str, names))
+
+
+def test_one_process_writes_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that the command launched leaves them to it; what is written is not written again."""
+    words = ["sweep", "--out", str(tmp_path), *SMALL, "--recipes", "fp32", "--seeds", "0"]
+    tables = [tmp_path / f"{name}.csv" for name in ("cells", "summary")]
+    monkeypatch.setattr(sweep_command, "end_with_launcher", lambda: None)
+    monkeypatch.setattr(sweep_command.signal, "signal", lambda *_: None)
+    with monkeypatch.context() as rank:
+        for name, value in {sweep_command.LAUNCHED: "1", "WORLD_SIZE": "1", "RANK": "0"}.items():
+            rank.setenv(name, value)
+        assert cli.main(words) == 0
+    assert results(tmp_path)
+    assert not any(table.exists() for table in tables)
+    assert cli.main(words) == 0
+    before = [table.stat().st_mtime_ns for table in tables]
+    assert cli.main(words) == 0
+    assert before == [table.stat().st_mtime_ns for table in tables]
 
 
 def test_a_cell_that_another_has_is_left_to_it(tmp_path: Path) -> None:

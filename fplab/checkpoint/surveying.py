@@ -17,7 +17,7 @@ from ..errors import LabError, quotes_call
 from ..formats import several
 from ..nn.reporting import Progress, printed
 from ..settings import integer_set
-from ..storage import alone, contents, demand_writable, opened_to_append
+from ..storage import contents, demand_writable, opened_to_append
 from ..words import say
 from .choices import Choice, choices
 from .files import Paths, listed
@@ -81,8 +81,7 @@ def survey(
     mine = shares(found, ranks or 1)[rank]
     known |= _measured([one for one in mine if one.name not in known], wanted, folder, rank, request, progress)
     if ranks > 1 and folder is not None:
-        with alone(folder):
-            known |= _kept(folder, request)
+        known |= _kept(folder, request)
     rows = [known[one.name] for one in found if one.name in known]
     budget = {"bits": BITS if bits is None and error is None else bits, "error": error}
     return Survey.of([about for about, _ in rows], [loss for _, losses in rows for loss in losses],

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..columns import as_csv
 from ..formats import Format
-from ..storage import write_text
+from ..storage import write_once
 from ..words import Text, chosen
 
 T = TypeVar("T")
@@ -79,8 +79,7 @@ class Report:
     def save(self, folder: str | Path) -> None:
         """Write it into a folder as .csv, .json, .txt (as it is printed), .html and, if it has a figure, .png."""
         texts = {"csv": self.csv(), "json": self.json(), "txt": f"{self}\n", "html": self.html()}
-        for suffix, text in texts.items():
-            write_text(Path(folder) / f"{self.FILE}.{suffix}", text)
+        write_once(Path(folder), {f"{self.FILE}.{suffix}": text for suffix, text in texts.items()})
         if hasattr(self, "figure"):
             from ..draw.style import save
 

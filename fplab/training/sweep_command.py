@@ -19,7 +19,7 @@ from ..parallel.run import end_with_launcher
 from ..parallel.settings import LAUNCHED
 from ..processes import THREADS
 from ..settings import integer_set
-from ..storage import demand_writable, write_text
+from ..storage import demand_writable, write_once
 from ..threads import num_threads
 from ..words import say
 from .sweeps import Cell, work
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         if ranks:
             os.environ.setdefault("FPLAB_NUM_THREADS", "1")
         work(cells, args.out, every, rank, ranks or 1, lambda line: print(line, file=sys.stderr, flush=True))
-    return 0 if rank else show(cells, args.out)
+    return 0 if rank or LAUNCHED in os.environ else show(cells, args.out)
 
 
 def seeds_in(text: str) -> range:
@@ -102,9 +102,9 @@ def show(cells: Sequence[Cell], folder: Path) -> int:
     """Print the summary, write it and the cells as CSV; 1 where cells are left."""
     rows = [_row(cell, result) for cell in cells if (result := cell.result(folder)) is not None]
     means = summary(rows)
-    for name, table in (("cells", rows), ("summary", means)):
-        if table:
-            write_text(folder / f"{name}.csv", as_csv([table[0].keys(), *(row.values() for row in table)]))
+    tables: dict[str, Sequence[Row]] = {"cells.csv": rows, "summary.csv": means} if rows else {}
+    texts = {name: as_csv([table[0].keys(), *(row.values() for row in table)]) for name, table in tables.items()}
+    write_once(folder, texts)
     shown = [[f"{x:.4g}" if isinstance(x, float) else str(x) for x in row.values()] for row in means]
     print(*(grid([[*means[0]], *shown]) if means else []), WRITTEN.fill(folder=folder), sep="\n")
     if len(rows) < len(cells):

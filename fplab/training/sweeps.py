@@ -31,7 +31,8 @@ from .policies import Policy
 from .runs import baseline, configuration, fit
 from .tasks import Task
 
-PAUSE = 0.2  # seconds after which a process looks again whether the others' cells are done
+PAUSE = 0.2  # seconds after which one of few processes looks again whether the others' cells are done
+FEW = 8  # of more, each waits longer: all together ask the folder as often
 Said = Callable[[str], object]
 
 
@@ -189,7 +190,7 @@ def work(cells: Sequence[Cell], folder: Path, every: int, rank: int, ranks: int,
         while left := [cell for cell in left if not cell.ended(folder)]:
             cell = next((cell for cell in left if claims.take(cell.name)), None)
             if cell is None:
-                time.sleep(PAUSE)
+                time.sleep(PAUSE * max(1, ranks / FEW))
                 continue
             if cell.file(folder).exists():  # another has written it, and may have died at that
                 cell.checkpoint(folder).unlink(missing_ok=True)
