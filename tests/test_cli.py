@@ -370,7 +370,7 @@ NAMES_IN_HELP = re.findall(  # names, code and file names; all else is said in C
     "layernorm command file heads hidden dir runs quick pages answers sums start rne rna rtz rtp rtn odd python "
     "fplab-course check list progress show solution bloom linux bubblewrap model batches loss torch value inputs "
     "recipe split survey explain watch checkpoint safetensors gguf pt npy npz vectors txt bin nbgrader set classroom "
-    "drawn teacher fallback conform mine unit add origin text numpy",
+    "drawn teacher fallback conform mine unit add origin text numpy mps gptq",
 )
 
 
