@@ -27,16 +27,16 @@ MOST = np.int32(2**31 - 2**28)  # of a sum that fits int32 together with c's par
 
 
 @jit
-def pack(x, starts, step, zero, emin, first, last, values, exponents, classes):
+def pack(x, starts, step, zero, emin, cut, first, last, values, exponents, classes):
     """Pack rows ``x[plane, row]`` to ``plane * step + starts[row]`` for planes ``first`` to ``last``; classes by plane.
 
-    ``x`` (planes, rows, width): float32; around the rows ``values`` and ``exponents`` stay as they are.
+    ``x`` (planes, rows, width): float32, rounded as ``cut`` says; around the rows the results stay as they are.
     """
     for plane in range(first, last):
         worst = np.int32(0)
         for row in range(x.shape[1]):
             at = plane * step + starts[row]
-            worst = max(worst, pack_line(x[plane, row], 0, x.shape[2], zero, emin, 0, values, exponents, at))
+            worst = max(worst, pack_line(x[plane, row], 0, x.shape[2], zero, emin, cut, values, exponents, at))
         classes[plane] = worst
 
 

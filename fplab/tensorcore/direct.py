@@ -19,7 +19,7 @@ from ..kernels.tensorcore_fast import NEVER
 from ..kernels.tensorcore_rows import WIDTH
 from . import engine, units
 from .models import Model
-from .units.block import FusedBlocks, exponent_dtype
+from .units.block import FusedBlocks, cut, exponent_dtype
 
 Array = np.ndarray[Any, Any]
 Ints = Sequence[int]
@@ -40,14 +40,17 @@ def knows(model: Model) -> bool:
 
 
 class _Packed:
-    """Rows x (planes, rows, width) at ``starts`` of planes of ``step`` elements, zeros between and behind them."""
+    """Rows x (planes, rows, width) at ``starts`` of planes of ``step`` elements, zeros between and behind them.
 
-    def __init__(self, x: Array, starts: Array, step: int, model: Model, emin: int) -> None:
-        dtype = exponent_dtype(model)
+    They are rounded to the format of A or B, side 0 or 1, where that is a half.
+    """
+
+    def __init__(self, x: Array, starts: Array, step: int, model: Model, side: int) -> None:
+        dtype, emin, fmt = exponent_dtype(model), FusedBlocks().emins(model)[side], (model.a, model.b)[side]
         zero, size = -50 if dtype == np.int8 else NEVER, len(x) * step + WIDTH  # the last panel reads beyond the end
         self.values, self.exponents = np.zeros(size, np.float32), np.full(size, zero, dtype)
         classes = np.empty(len(x), np.uint8)
-        work = partial(kernels.pack, np.ascontiguousarray(x), starts, step, zero, emin)
+        work = partial(kernels.pack, np.ascontiguousarray(x), starts, step, zero, emin, cut(fmt))
         engine.share(lambda p, q: work(p, q, self.values, self.exponents, classes), len(x), 16 * x.size)
         self.in_range = not classes.any()
 
@@ -80,8 +83,8 @@ def convolution(
     unit, (n, channels, *inner), (groups, outs, taken) = FusedBlocks(), x.shape, w.shape
     step, rows, inputs = math.prod(sizes), groups * outs, channels // groups
     images = x.reshape(n * channels, -1, inner[-1])
-    packed = _Packed(images, _starts(inner, before, sizes), step, model, unit.emins(model)[0])
-    by = _Packed(w.reshape(1, rows, taken), taken * np.arange(rows), w.size, model, unit.emins(model)[1])
+    packed = _Packed(images, _starts(inner, before, sizes), step, model, 0)
+    by = _Packed(w.reshape(1, rows, taken), taken * np.arange(rows), w.size, model, 1)
     if not (packed.in_range and by.in_range):
         return None
     offsets = (step * np.arange(inputs)[:, None] + _taps(kernel, dilation, sizes)).reshape(-1)
@@ -109,8 +112,8 @@ def gradient_of_weights(
     unit, (n, *inner, inputs, groups), (_, *places, outs, _) = FusedBlocks(), x.shape, y.shape
     step, each, area = math.prod(sizes), inputs * groups, math.prod(places)
     rows = x.reshape(n, -1, inner[-1] * each)
-    packed = _Packed(rows, each * _starts(inner, before, sizes), each * step, model, unit.emins(model)[0])
-    by = _Packed(y.reshape(n, 1, -1), np.zeros(1, np.int64), area * outs * groups, model, unit.emins(model)[1])
+    packed = _Packed(rows, each * _starts(inner, before, sizes), each * step, model, 0)
+    by = _Packed(y.reshape(n, 1, -1), np.zeros(1, np.int64), area * outs * groups, model, 1)
     if not (packed.in_range and by.in_range):
         return None
     chunks, taps = -(-groups // WIDTH), _taps(kernel, dilation, sizes)

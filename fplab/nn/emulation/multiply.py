@@ -126,12 +126,12 @@ class Products:
     ) -> torch.Tensor | None:  # fmt: skip
         """A product that a kernel makes of the operands as they lie; None where only a product of matrices will do.
 
-        ``kernel``: given the model and both operands in the unit's formats; it may answer None, too.
+        ``kernel``: given the model and both operands, halves yet to be rounded; it may answer None, too.
         """
         model = self.model_of_rounded(a, dtype)
         if model is None or 0 in shape or self.choice.plan.of(shape.m) != ONE_CHAIN or not direct.knows(model):
             return None
-        x, y = self.rounded(a, model.a), self.rounded(b, model.b)
+        x, y = self._operand(a, model.a, "", model)[0], self._operand(b, model.b, "", model)[0]
         result = kernel(model, x, y)
         if result is None:
             return None
