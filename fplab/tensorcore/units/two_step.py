@@ -100,7 +100,8 @@ class TwoStep(Unit):
         x = engine.whole(x, model)
         if self.parts == 1:
             return x
-        return x.reshape(len(x), -1, model.length // 2, 2).swapaxes(2, 3).reshape(x.shape)
+        order = np.arange(x.shape[1]).reshape(-1, model.length // 2, 2).swapaxes(1, 2).reshape(-1)
+        return x.T.take(order, 0).T if x.strides[0] < x.strides[1] else x.take(order, 1)
 
     def rule(self, model: Model) -> kernels.Rule:
         emin_a, emin_b = self.emins(model)
@@ -121,7 +122,7 @@ class TwoStep(Unit):
             engine.promoted(self, model, a, b, c, instructions, period)
             return
         a, b, _ = engine.chosen(model, a, b, instructions, None)
-        x, y = self.arranged(a, model), np.ascontiguousarray(self.arranged(b.T, model).T)
+        x, y = self.arranged(a, model), self.arranged(b.T, model).T
         length, rule, columns = model.length, self.rule(model), y.shape[1]
         (rows, k), panels, blocks = x.shape, -(-columns // fast.WIDTH), np.arange(x.shape[1] // length)
         dtype = exponent_dtype(model)
