@@ -9,7 +9,8 @@ from .. import floats
 from ..arrays import as_array, values
 from ..errors import LabError, integer, quotes_call
 from ..formats import FormatName, get
-from ..kernels.scaled import LANES, butterflies
+from ..kernels.scaled import butterflies
+from ..kernels.tensorcore_rows import LANES
 from ..threads import split
 from .result import axis_moved
 
