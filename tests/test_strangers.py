@@ -112,7 +112,7 @@ NEW_GPU = '    GPU("RTX9090", "Ada", (8, 9), ("mma",), _ADA[:3]),\n)  # fmt: ski
 
 
 def test_a_gpu_is_one_row_and_inherits_no_cell(house: House) -> None:
-    house.edit("tensorcore/gpus.py", (")  # fmt: skip", NEW_GPU))
+    house.edit("tensorcore/gpus.py", ("\n)  # fmt: skip", f"\n{NEW_GPU}"))
     said = house.says("""
 import numpy as np
 print(fplab.course.hardware(["RTX9090", "Ada"]).rows[0][0])
@@ -137,8 +137,8 @@ except fplab.LabError as error:
     [
         ({"cells": ()}, "it names no cells, and none are assumed"),
         ({"cells": (Cell(same("fp16"), "fp32", 8, 24, -132, (16,), kind="treewise"),), "recorded": ()},
-         r"kind='treewise' is no algorithm; allowed: block, fma, grouped, integer, pairwise, two_step, two_step_fp8, "
-         r"widened\. A new one is a file, fplab/tensorcore/units/treewise\.py"),
+         r"kind='treewise' is no algorithm; allowed: block, fma, grouped, integer, pairwise, tensix, two_step, "
+         r"two_step_fp8, widened\. A new one is a file, fplab/tensorcore/units/treewise\.py"),
         ({"recorded": ("mma e2m1->fp32",)}, "recorded='mma e2m1->fp32' is no instruction of its cells"),
         ({"cells": (Cell(same("fp17"), "fp32", 8, 24, -132, (16,)),)}, "unknown inputs 'fp17'. Allowed: fp16, bf16,"),
         ({"cells": (Cell(same("fp16"), "fp32", 8, 24, -132, (16,), instructions=("wgmma",)),)},
@@ -196,7 +196,7 @@ NPU = """    GPU("NPU1", "Trees", None, ("mma",),
 def test_an_algorithm_is_one_file_and_its_gpu_one_row(house: House) -> None:
     """Pairwise sums of eight products: no fused block at all, and no unit of the table."""
     (house.folder / "fplab/tensorcore/units/treewise.py").write_text(TREEWISE, encoding="utf-8")
-    house.edit("tensorcore/gpus.py", (")  # fmt: skip", NPU))
+    house.edit("tensorcore/gpus.py", ("\n)  # fmt: skip", f"\n{NPU}"))
     house.says("""
 import numpy as np
 import torch
