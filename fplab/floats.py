@@ -115,10 +115,6 @@ def round_into(x: Array, out: Array, fmt: Format, opt: Options, seed: np.uint64)
     loop = fast(fmt, opt) if (double or x.dtype == out.dtype == np.float32) and x.flags.aligned else None
     if loop and fmt.nan_code is None and np.isnan(x).any():
         loop = None
-    if loop and double:
-        _round_float64(x, out, loop)
-        without_negative_zero(out, fmt)
-        return
     if not loop:
         source, to = carrier(x.dtype), carrier(out.dtype)
         bits, target = bits_of(x), bits_of(out)
@@ -130,27 +126,25 @@ def round_into(x: Array, out: Array, fmt: Format, opt: Options, seed: np.uint64)
         offenders = [at for at in split(general, x.size) if at >= 0]
         refuse_nan(min(offenders, default=-1), fmt)
         return
-    kernel, spec = loop
-    bits, target = x.view(np.uint32), out.view(np.uint32)
-    past_cache, draws = x.size >= PAST_CACHE, opt.mode in RANDOM
+    if double:
+        _round_float64(x, out, loop)
+    else:
+        kernel, spec = loop
+        bits, target = x.view(np.uint32), out.view(np.uint32)
+        past_cache, draws = x.size >= PAST_CACHE, opt.mode in RANDOM
 
-    def run(a: int, b: int) -> None:
-        while a < b:  # the keys of a random stream hold for 2**32 elements
-            stop = min(b, (a | 0xFFFFFFFF) + 1)
-            keys: Any = NO_KEYS
-            if draws:
-                keys = map(np.uint32, stream_keys(seed, np.uint64(a >> 32)))  # ints, whose kernel would be another one
-            kernel(bits[a:stop], target[a:stop], spec, a & 0xFFFFFFFF, *keys, head(target[a:]), past_cache)
-            a = stop
+        def run(a: int, b: int) -> None:
+            while a < b:  # the keys of a random stream hold for 2**32 elements
+                stop = min(b, (a | 0xFFFFFFFF) + 1)
+                keys: Any = NO_KEYS
+                if draws:  # as ints they would take another kernel
+                    keys = map(np.uint32, stream_keys(seed, np.uint64(a >> 32)))
+                kernel(bits[a:stop], target[a:stop], spec, a & 0xFFFFFFFF, *keys, head(target[a:]), past_cache)
+                a = stop
 
-    split(run, x.size, unit=1024)
-    without_negative_zero(out, fmt)
-
-
-def without_negative_zero(out: Array, fmt: Format) -> None:
-    """Of what a loop of :func:`.plans.fast` gives for a format, -0 made +0 where the format has none, in place."""
+        split(run, x.size, unit=1024)
     if not fmt.has_negative_zero:
-        out += 0
+        out += 0  # the loops keep the sign of a zero
 
 
 @quotes_call

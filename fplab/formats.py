@@ -197,7 +197,7 @@ class Format:
         """Whether the format has a NaN."""
         return self.nan_code is not None
 
-    @property
+    @cached_property
     def has_negative_zero(self) -> bool:
         """Whether the format has a code for -0."""
         return self.signed and self.zero and self.specials not in (Specials.NEGATIVE_ZERO, Specials.SINGLE)

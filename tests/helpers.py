@@ -9,7 +9,6 @@ from prove.grid import Choices, bits_of, covers
 from prove.shares import policies
 
 from fplab import exact
-from fplab.floats import without_negative_zero
 from fplab.formats import TABLE, Format, Overflow, Rounding, Specials, get
 from fplab.kernels import convert as loops
 from fplab.plans import carrier, fast, layout, options
@@ -178,7 +177,8 @@ def fast_quantize(x: Array, fmt: Format, opt: Any, keys: tuple[Any, Any] = NO_KE
     kernel, spec = found
     out = np.empty_like(x)
     kernel(bits_of(x), bits_of(out), spec, start, *map(np.uint32, keys), 0, False)
-    without_negative_zero(out, fmt)
+    if not fmt.has_negative_zero:
+        out += 0
     return out
 
 

@@ -87,7 +87,7 @@ def _tile_of(length: int, flushes: bool) -> Any:
 
 
 @jit
-def pack(x, k_step, column_step, k, columns, width, panel0, panel1, out):
+def pack(x, k_step, column_step, k, columns, width, out, panel0, panel1):
     """Some panels of a matrix (k, columns) in flat memory ``x``: [panel][k][column], zeros beyond the last column."""
     for panel in range(panel0, panel1):
         left, to = panel * width, panel * k * width
@@ -105,7 +105,7 @@ def _multiply(length: int, flushes: bool) -> Callable[..., None]:
     tile = _tile_of(length, flushes)
 
     @jit
-    def multiply(a, rows, k, b, c, columns, tile0, tile1, panel0, panel1, every):
+    def multiply(a, rows, k, b, c, columns, every, tile0, tile1, panel0, panel1):
         """``c += a @ b`` for tiles of rows and panels of columns: a (k, rows) and b (k, columns) packed, c flat.
 
         ``every``: before each so many products, whole steps, a -0 in c becomes +0; 0 for never.

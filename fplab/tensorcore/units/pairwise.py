@@ -80,8 +80,7 @@ class Pairwise(Unit):
         a, b, _ = engine.chosen(model, a, b, instructions, None)
         x, y, total = self._operands(model, a, b.T, c)
         flushes = model.subnormals == "flushed" and not _far_from_underflow(x, y, model)
-        multiplier(kernels.STEPS[model.length, flushes], y.T, _renewed(model))(x, total)
-        c[np.isnan(total)] = nan_bits(model)
+        multiplier(kernels.STEPS[model.length, flushes], y.T, nan_bits(model), _renewed(model))(x, total)
 
     def _operands(self, model: Model, a: Array, b: Array, c: Array) -> tuple[Array, Array, Array]:
         """Rows of whole instructions and c as numbers, subnormals gone where they are flushed; c in place."""
