@@ -231,28 +231,40 @@ def _quantize_stochastic(draw):
 QUANTIZE_STOCHASTIC = {True: _quantize_stochastic(keyed_draws), False: _quantize_stochastic(searched_draws)}  # by keyed
 
 
-@jit
-def dequantize(codes, absmax, out, block, table, first, past_cache):
-    """``out = table[codes] * absmax`` of each block, rounded once; ``out`` as uint32 bits.
+def dequantize_by(value):
+    """The kernel of a function that gives the values of codes from what else it is given.
 
-    The first ``first`` elements come before a 64-byte boundary of ``out``; results are written from there on in pieces
-    of whole lines, wherever blocks begin and end.
+    ``out = value(codes, how) * absmax`` of each block, rounded once; ``out`` as uint32 bits. The first ``first``
+    elements come before a 64-byte boundary of ``out``; results are written from there on in pieces of whole lines,
+    wherever blocks begin and end.
     """
-    buffer = np.empty(BLOCK, np.float32)
-    at, n = 0, codes.size
-    k, end = 0, block  # of the block and its end
-    while at < n:
-        count = min(n - at, BLOCK if at or not first else first)
-        done = 0
-        while done < count:
-            stop = min(count, end - at)
-            source, target, scale = codes[at + done : at + stop], buffer[done:stop], absmax[k]
-            for i in range(source.size):
-                target[i] = np.float32(table[source[i]] * scale)
-            done = stop
-            if at + done == end:
-                k, end = k + 1, end + block
-        write(out, at, buffer.view(np.uint32), count, past_cache)
-        at += count
-    if past_cache:
-        fence()
+
+    @jit
+    def kernel(codes, absmax, out, block, how, first, past_cache):
+        buffer = np.empty(BLOCK, np.float32)
+        at, k, end = 0, 0, block  # the end of block k
+        while at < codes.size:
+            count = min(codes.size - at, BLOCK if at or not first else first)
+            done = 0
+            while done < count:
+                stop = min(count, end - at)
+                scale = absmax[k]
+                for i in range(done, stop):
+                    buffer[np.uintp(i)] = np.float32(value(codes[np.uintp(at + i)], how) * scale)
+                done = stop
+                if at + done == end:
+                    k, end = k + 1, end + block
+            write(out, at, buffer.view(np.uint32), count, past_cache)
+            at += count
+        if past_cache:
+            fence()
+
+    return kernel
+
+
+@inlined
+def _looked_up(code, table):
+    return table[code]
+
+
+dequantize = dequantize_by(_looked_up)

@@ -5,10 +5,14 @@ that it overwrites. Results are therefore collected in a block that fits the fir
 non-temporal stores, which do not read: a third less traffic for one operand.
 """
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from . import inlined
+from .tensorcore_rows import FLOATS, LANES, place, splat
 
 BLOCK = 128  # elements collected before they are written; measured best of 32 .. 8192
 LINE = 16  # float32 elements in a 64-byte line, the unit of a non-temporal store
@@ -49,3 +53,25 @@ def fence(_context):
         return context.get_dummy_value()
 
     return types.void(), generate
+
+
+@intrinsic
+def _fill_line(_context, out, at, value):
+    """``out[at : at + LANES] = value``, float32: of loops so short LLVM makes scatters."""
+
+    def generate(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        builder.store(splat(builder, args[2], LANES), place(builder, data, args[1], 0, FLOATS), align=4)
+        return context.get_dummy_value()
+
+    return types.void(out, types.intp, types.float32), generate
+
+
+@inlined
+def fill(out, start, stop, value):
+    """``out[start:stop] = value``, float32."""
+    while start + LANES <= stop:
+        _fill_line(out, start, value)
+        start += LANES
+    for i in range(start, stop):
+        out[np.uintp(i)] = value

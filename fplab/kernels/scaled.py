@@ -14,11 +14,12 @@ from numba import types
 from numba.extending import intrinsic
 
 from . import inlined, jit
-from .codebooks import largest
+from .codebooks import dequantize_by, largest
 from .fast32 import as_bits, as_float, to_uint32
+from .memory import fill
 from .rounding import ODD, RNA, RTN, RTP, random_word
 from .tensorcore_pack import _at, _turn
-from .tensorcore_rows import FLOATS, INTS, LANES, _larger, place, splat
+from .tensorcore_rows import INTS, LANES, _larger, place, splat
 
 DOUBLES = ir.VectorType(ir.DoubleType(), LANES)
 TILE = 1024  # elements worked on between two looks at memory
@@ -42,6 +43,8 @@ class Grid(NamedTuple):
     nan: int  # the code of a NaN
     zero: int  # the sign bit where -0 keeps its sign, else 0
     mode: int  # the rounding, for :func:`directed`
+    finite: int  # the largest number's code
+    infinite: int  # an infinity's, or 0
 
 
 class Rule(NamedTuple):
@@ -256,18 +259,6 @@ def line_maxima(_context, bits, at, limit, out, to):
     return types.void(bits, types.uintp, types.uint32, out, types.uintp), generate
 
 
-@intrinsic
-def _fill_line(_context, out, at, value):
-    """``out[at : at + LANES] = value``, float32: of loops so short LLVM makes scatters."""
-
-    def generate(context, builder, signature, args):
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        builder.store(splat(builder, args[2], LANES), place(builder, data, args[1], 0, FLOATS), align=4)
-        return context.get_dummy_value()
-
-    return types.void(out, types.uintp, types.float32), generate
-
-
 @inlined
 def largest_number(bits):
     """The largest magnitude that is no NaN."""
@@ -276,19 +267,6 @@ def largest_number(bits):
         magnitude = np.uint32(bits[i] & ABS)
         most = magnitude if most < magnitude <= INFINITY else most
     return most
-
-
-@inlined
-def spread(values, out, count, block):
-    """``count`` float32 values, each for a whole block of ``out``."""
-    at = 0
-    for j in range(count):
-        for _ in range(block // LANES):
-            _fill_line(out, _at(at), values[_at(j)])
-            at += LANES
-        for _ in range(block % LANES):
-            out[_at(at)] = values[_at(j)]
-            at += 1
 
 
 @jit
@@ -410,7 +388,8 @@ def _quantize(rounder, bits):
                 place = top // high * across + left // block
                 four = fours[place : place + blocks] if fours.size else none[:blocks]
                 fill_scales(most, four, scales[place : place + blocks], factor, rule, scale, above, below)
-                spread(factor, factors, blocks, block)
+                for j in range(blocks):
+                    fill(factors, j * block, (j + 1) * block, factor[_at(j)])
                 for row in range(top, bottom):
                     at = row * k + left
                     index, source, target = np.uint32(start + at), x[at : at + count], selected[:count]
@@ -436,6 +415,21 @@ def _quantize(rounder, bits):
 
 NEAREST, DIRECTED = _quantize(nearest, 0), _quantize(directed, 0)
 STOCHASTIC = {32: _quantize(stochastic, 32), 8: _quantize(stochastic_8, 8)}  # by random bits an element
+
+
+@inlined
+def value_of(code, p):
+    """The value of a code: one more in the exponent's field, a number is doubled and a subnormal is 2**emin above."""
+    magnitude = np.uint32(code & np.uint32(np.uint32(p.sign) - np.uint32(1)))
+    more = np.uint32(np.uint32(magnitude << np.uint32(p.fold)) + np.uint32(p.emin))
+    subnormal = np.float32(as_float(more) - as_float(np.uint32(p.emin)))
+    value = subnormal if more < np.uint32(p.emin) + LEAST_NORMAL else as_float(np.uint32(more - LEAST_NORMAL))
+    special = as_float(INFINITY) if magnitude == np.uint32(p.infinite) else as_float(NAN)
+    bits = as_bits(special if magnitude > np.uint32(p.finite) else value)
+    return as_float(np.uint32(bits | np.uint32(np.uint32(code & np.uint32(p.sign)) << np.uint32(p.shift))))
+
+
+dequantize = dequantize_by(value_of)
 
 
 @inlined

@@ -8,13 +8,13 @@ import numpy as np
 
 from ..arrays import as_array, values
 from ..errors import LabError, integer, quotes_call
-from ..formats import Format, FormatName, Rounding, get, rounding, spelt
+from ..formats import FormatName, Rounding, get, rounding, spelt
 from ..kernels import scaled as kernels
 from ..kernels.rounding import MODES, stream_keys
 from ..plans import seed_bits
 from ..roundings import without_kernel
 from ..threads import split
-from .result import Scaled, axis_moved
+from .result import Scaled, axis_moved, bits_of, grid_of
 from .schemes import Block, Scheme, get_scheme
 
 Array = np.ndarray[Any, Any]
@@ -170,24 +170,6 @@ def second_scale(scheme: Scheme, amax: Array) -> tuple[Array, Array]:
         return g if scheme.four_over_six else g * (f32(1) / f32(scheme.element.max)), f32(1) / g
 
 
-def _bits(x: float) -> int:
-    return int(f32(x).view(np.uint32))
-
-
-@lru_cache
-def grid_of(fmt: Format, random: int, mode: int, signed_zero: bool) -> kernels.Grid:
-    """A format as kernels want it."""
-    if fmt.bits > 8 or not fmt.zero:
-        return grid_of(Format("unused", 2, 1), random, mode, signed_zero)
-    f = fmt.fraction_bits
-    return kernels.Grid(
-        emin=_bits(fmt.smallest_normal), magic=((23 - f) << 23) + 0x400000, ulp=f << 23,
-        units=(2 * 127 + (8 if random == 8 else 32) + f) << 23, largest=_bits(fmt.max), fold=23 - f,
-        sign=fmt.sign_mask, shift=32 - fmt.bits, nan=fmt.nan_code or 0, zero=fmt.sign_mask if signed_zero else 0,
-        mode=mode,
-    )  # fmt: skip
-
-
 def largest_factor(scheme: Scheme, dtype: Any) -> float:
     """What an infinite factor of elements becomes where scales are FP32, for a tensor of a dtype."""
     narrower = scheme.variant == "te" and not isinstance(scheme.block, str) and spelt(dtype) in ("bf16", "fp16")
@@ -205,7 +187,7 @@ def rule_of(scheme: Scheme, most_factor: float = LARGEST) -> kernels.Rule:
             kind=kernels.POWER, multiplier=float(f32(1) / f32(e.max)) if scheme.rule == "rceil" else 1.0,
             addend=0x7FFFFF if up else 1 << (22 - e.fraction_bits) if scheme.rule == "even" else 0,
             emax=0 if scheme.rule == "rceil" else e.emax, limit=254 if scheme.rule == "even" and not te else 999,
-            infinite=254 if te else 255, first=_bits(1.0 if te else 2.0**127), last=0 if te else _bits(2.0**-127),
+            infinite=254 if te else 255, first=bits_of(1.0 if te else 2.0**127), last=0 if te else bits_of(2.0**-127),
             skips=te,
         )  # fmt: skip
     if scheme.kind == "narrow":

@@ -12,7 +12,7 @@ from ..errors import quotes_call
 from ..floats import PAST_CACHE
 from ..formats import Format
 from ..integers import pack_int4
-from ..kernels.codebooks import dequantize as kernel
+from ..kernels import scaled as kernels
 from ..threads import split
 from .schemes import Scheme
 
@@ -93,7 +93,7 @@ class Scaled:
         with np.errstate(all="ignore"):
             torchao = self.scheme.variant == "torchao"
             factors = np.asarray((amax / top) * values if torchao else (values * amax) * (f32(1) / top))
-        return factors.take(self.scales) if one_amax else factors
+        return looked_up(factors, self.scales) if one_amax else factors
 
     @quotes_call
     def dequantize(self, *, out: Array | None = None) -> Array:
@@ -110,12 +110,12 @@ class Scaled:
         result = np.empty(codes.shape, f32)
         if out is not None and self._is_last(check_out(out, self.shape, f32)) and codes.shape[-1] == k:
             result = out
-        table = table_of(self.scheme.element)
+        grid = grid_of(self.scheme.element)
         flat, bits, scales = codes.reshape(-1), result.reshape(-1).view(np.uint32), factors.reshape(-1)
 
         def run(a: int, b: int) -> None:
             first = (-bits[a:].ctypes.data % 64) // 4
-            kernel(flat[a:b], scales[a // block :], bits[a:b], block, table, first, flat.size >= PAST_CACHE)
+            kernels.dequantize(flat[a:b], scales[a // block :], bits[a:b], block, grid, first, flat.size >= PAST_CACHE)
 
         split(run, flat.size, unit=block)
         if result is out:
@@ -176,7 +176,14 @@ def table_of(fmt: Format) -> Array:
 
 def values_of(codes: Array, fmt: Format) -> Array:
     """The values of codes, float32."""
-    return np.asarray(table_of(fmt).take(codes))
+    return looked_up(table_of(fmt), codes)
+
+
+def looked_up(table: Array, codes: Array) -> Array:
+    """What a table of 256 float32 has for each of codes, uint8."""
+    result, flat = np.empty(codes.shape, f32), codes.reshape(-1)
+    split(lambda a, b: table.take(flat[a:b], out=result.reshape(-1)[a:b], mode="clip"), flat.size)
+    return result
 
 
 def over_rows(scales: Array, high: int, shape: tuple[int, ...]) -> Array:
@@ -200,3 +207,22 @@ def unswizzled(scales: Any, rows: int, blocks: int) -> Any:
     down, across = -(-rows // 128), -(-blocks // 4)
     tiles = scales.reshape(down, across, 32, 4, 4).swapaxes(1, 3)
     return tiles.reshape(128 * down, 4 * across)[:rows, :blocks]
+
+
+def bits_of(x: float) -> int:
+    """The bits of a number as float32."""
+    return int(f32(x).view(np.uint32))
+
+
+@lru_cache
+def grid_of(fmt: Format, random: int = 32, mode: int = 0, signed_zero: bool = True) -> kernels.Grid:
+    """A format as kernels want it."""
+    if fmt.bits > 8 or not fmt.zero:
+        return grid_of(Format("unused", 2, 1), random, mode, signed_zero)
+    f = fmt.fraction_bits
+    return kernels.Grid(
+        emin=bits_of(fmt.smallest_normal), magic=((23 - f) << 23) + 0x400000, ulp=f << 23,
+        units=(2 * 127 + (8 if random == 8 else 32) + f) << 23, largest=bits_of(fmt.max), fold=23 - f,
+        sign=fmt.sign_mask, shift=32 - fmt.bits, nan=fmt.nan_code or 0, zero=fmt.sign_mask if signed_zero else 0,
+        mode=mode, finite=fmt.max_code, infinite=fmt.inf_code or 0,
+    )  # fmt: skip
