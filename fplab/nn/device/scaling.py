@@ -16,8 +16,8 @@ from ...hardware.instructions import Kernel
 from ...kernels.rounding import MODES, stream_keys
 from ...plans import seed_bits
 from ...scaled import Scaled, Scheme, get_scheme
-from ...scaled.quantizing import LARGEST, f32, given_amax, grid_of, largest_factor, mode_of, rule_of
-from ...scaled.result import table_of
+from ...scaled.quantizing import LARGEST, f32, given_amax, largest_factor, mode_of, rule_of
+from ...scaled.result import grid_of, table_of
 from ...scaled.schemes import Block
 from . import running
 from .rounding import quantize
