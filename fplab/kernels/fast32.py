@@ -68,6 +68,16 @@ def as_bits(x):
 
 
 @intrinsic
+def shift_right(_context, bits, count):
+    """uint32 ``bits >> places`` for less than 32 places, in 32 bits: numba's own shift is in 64."""
+
+    def generate(_context, builder, _signature, args):
+        return builder.lshr(args[0], args[1])
+
+    return (types.uint32(bits, count), generate) if bits == count == types.uint32 else None
+
+
+@intrinsic
 def _convert(_context, x):
     """A float32 of 0 to 2**32 - 256 without its fraction, as uint32; numba's own conversion would not vectorise."""
 
@@ -243,7 +253,7 @@ def _wide_odd(b, p, word):
 
 @inlined
 def _wide_stochastic(b, p, word):
-    noise = np.uint32(word >> np.uint32(np.uint32(32) - np.uint32(p.drop)))
+    noise = shift_right(word, np.uint32(np.uint32(32) - np.uint32(p.drop)))
     return _cut(np.uint32(b & ABS), b, noise, p, np.uint32(p.over))
 
 
@@ -271,10 +281,11 @@ def _loop(rounder, draws):
         while at < n:
             count = min(n - at, BLOCK if at or not head else head)
             source = bits[at : at + count]
-            first = np.uint32(start + at)
+            index = np.uint32(start + at)  # counted by itself, in 32 bits
             for i in range(source.size):
-                word = random_word(np.uint32(first + np.uint32(i)), key0, key1) if draws else np.uint32(0)
+                word = random_word(index, key0, key1) if draws else np.uint32(0)
                 buffer[i] = rounder(source[i], p, word)
+                index = np.uint32(index + np.uint32(1))
             write(out, at, buffer, count, past_cache)
             at += count
         if past_cache:

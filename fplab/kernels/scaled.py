@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 from . import inlined, jit
 from .codebooks import dequantize_by, largest
-from .fast32 import as_bits, as_float, to_uint32
+from .fast32 import as_bits, as_float, shift_right, to_uint32
 from .memory import fill
 from .rounding import ODD, RNA, RTN, RTP, random_word
 from .tensorcore_pack import _at, _turn
@@ -65,23 +65,13 @@ class Rule(NamedTuple):
     skips: int  # NaNs do not count for the maximum
 
 
-@intrinsic
-def _shifted(_context, bits, count):
-    """uint32 ``bits >> places`` for less than 32 places, in 32 bits: numba's own shift is in 64."""
-
-    def generate(_context, builder, _signature, args):
-        return builder.lshr(args[0], args[1])
-
-    return (types.uint32(bits, count), generate) if bits == count == types.uint32 else None
-
-
 @inlined
 def power_of_two(a, p):
     """E8M0: the exponent of the maximum (bits ``a``) after ``addend``; the code, and the factor of the elements."""
     t = as_bits(np.float32(as_float(a) * np.float32(p.multiplier)))
     tiny = t < LEAST_NORMAL
     bits = as_bits(np.float32(as_float(t) * np.float32(16777216))) if tiny else t
-    e = np.int32(_shifted(np.uint32(bits + np.uint32(p.addend)), np.uint32(23))) - np.int32(24 if tiny else 0)
+    e = np.int32(shift_right(np.uint32(bits + np.uint32(p.addend)), np.uint32(23))) - np.int32(24 if tiny else 0)
     code = min(max(e - np.int32(p.emax), np.int32(0)), np.int32(254))
     code = np.int32(255) if e > np.int32(p.limit) else code
     code = np.int32(p.infinite) if t == INFINITY else np.int32(255) if t > INFINITY else code
@@ -97,7 +87,7 @@ def on_grid(t, p):
     e = max(np.uint32(a & INFINITY), np.uint32(p.emin))
     c = np.uint32(e + np.uint32(p.magic))
     shifted = np.float32(as_float(a) + as_float(c))
-    code = np.uint32(_shifted(np.uint32(e - np.uint32(p.emin)), np.uint32(p.fold)) + np.uint32(as_bits(shifted) - c))
+    code = np.uint32(shift_right(np.uint32(e - np.uint32(p.emin)), np.uint32(p.fold)) + np.uint32(as_bits(shifted) - c))
     lost = a > INFINITY
     return np.uint32(p.nan) if lost else code, as_float(NAN) if lost else np.float32(shifted - as_float(c))
 
@@ -186,9 +176,9 @@ def _count(b, p):
 @inlined
 def _code(b, e, count, p):
     """The code: the exponent's field and the steps, a NaN's, and the sign."""
-    code = np.uint32(_shifted(np.uint32(e - np.uint32(p.emin)), np.uint32(p.fold)) + count)
+    code = np.uint32(shift_right(np.uint32(e - np.uint32(p.emin)), np.uint32(p.fold)) + count)
     kept = np.uint32(p.sign) if np.uint32(b & ABS) != np.uint32(0) else np.uint32(p.zero)
-    code = np.uint32(code | np.uint32(_shifted(b, np.uint32(p.shift)) & kept))
+    code = np.uint32(code | np.uint32(shift_right(b, np.uint32(p.shift)) & kept))
     return np.uint8(np.uint32(p.nan) if np.uint32(b & ABS) > INFINITY else code)
 
 
