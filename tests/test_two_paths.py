@@ -231,10 +231,50 @@ def test_a_training_step_of_a_compiled_module_is_left_as_it_is(tmp_path: Path) -
     assert len(steps[0]) == 2
     assert all(map(torch.equal, *steps))
     assert {"", "0"} == {op["module"] for op in recording.operations}  # modules are followed again
+    assert [op["name"] for op in recording.operations if op["name"].startswith("torch.")] == [
+        "torch.compile", "torch.compile backward"
+    ]  # fmt: skip
     with capture(model, tmp_path), hybrids._compiling():
         program(x)
         with pytest.raises(RuntimeError, match=r"torch\.compile joins operations"):
             torch.compile(lambda x: x * 2, backend="eager")(x)
+
+
+def losses(name: str, tokens: Tensor) -> tuple[nn.Module, Callable[[Any], Tensor]]:
+    """A model in BF16, and its loss as a function of it or of what compiles it."""
+    if name == "llama":
+        return made("llama", 1, torch.bfloat16), lambda program: nn.functional.cross_entropy(
+            program(tokens, use_cache=False).logits.float().flatten(0, 1), tokens.flatten()
+        )
+    torch.manual_seed(0)
+    layers = [nn.Linear(32, 64), nn.GELU(approximate="tanh"), nn.LayerNorm(64), nn.Linear(64, 16), nn.SiLU()]
+    x = torch.randn(24, 32).bfloat16()
+    return nn.Sequential(*layers).bfloat16(), lambda program: program(x).float().square().mean()
+
+
+@pytest.mark.parametrize("name", ["layers", "llama"])
+def test_dumps_of_eager_and_compiled_training_steps_are_explained(name: str, tokens: Tensor, tmp_path: Path) -> None:
+    """The gradient of the first weights: by what the forward pass stores, its result, and the backward pass."""
+    model, loss = losses(name, tokens)
+    program, gradients = torch.compile(model), []
+    with hybrids._compiling():
+        for recorded, side in ((False, program), (True, program), (True, model)):
+            model.zero_grad()
+            recording = capture(model, tmp_path / ("b" if side is program else "a"), "all")
+            with recording if recorded else contextlib.nullcontext():
+                loss(side).backward()
+                gradients.append([p.grad for p in model.parameters()])
+                if recorded:
+                    recording.gave(gradients[-1][0])
+    assert all(map(torch.equal, gradients[0], gradients[1]))  # noting it changes nothing
+    found = explain(tmp_path / "a", tmp_path / "b", progress=str)
+    assert found.whole > 0
+    assert {str(row.kind) for row in found.rows} == {"torch.compile"}
+    if torch.backends.cpu.get_cpu_capability() == "AVX512":
+        assert found.rest == (0 if name == "layers" else pytest.approx(0, abs=0.3))
+        forward = [row for row in found.rows if row.operations[1] == "torch.compile"]
+        assert forward
+        assert all(row.left < 1e-7 for row in forward)
 
 
 class Rotary(nn.Module):

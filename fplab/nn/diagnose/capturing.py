@@ -13,7 +13,8 @@ parameter or buffer), "same" (the number of the tensor that an operation, "by", 
 {"t": n} is a tensor, {"f": "0x1.8p+1"} a float.
 The step of an optimizer is a module, whose "optimizer" has its hyperparameters.
 ``rank-N.safetensors`` holds what is kept, under the tensors' numbers. A call of a module that ``torch.compile`` gave is
-one operation, "torch.compile", of its parameters, buffers and inputs; it runs as it would, and its results are kept.
+one operation, "torch.compile", of its parameters, buffers and inputs; it runs as it would, and its results are kept,
+what it stores for its backward pass among them, which is one, "torch.compile backward", of these and of gradients.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class Capture(TorchDispatchMode):
         self._hooks: tuple[Any, ...] = ()
         self._stance: Any = None
         self._quiet = warnings.catch_warnings()
+        self._open = False
         self._size, self._cut, self._plain = 0, False, torch.Tensor.__torch_dispatch__
 
     @classmethod
@@ -93,6 +95,7 @@ class Capture(TorchDispatchMode):
         warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
         self._follow()
         super().__enter__()
+        self._open = True
         return self
 
     def _follow(self) -> None:
@@ -114,6 +117,7 @@ class Capture(TorchDispatchMode):
 
     def __exit__(self, kind: Any, error: Any, at: Any) -> None:
         super().__exit__(kind, error, at)
+        self._open = False
         self._unfollow()
         self._quiet.__exit__(kind, error, at)
         self._write("" if error is None else f"{kind.__name__}: {error}")
@@ -171,16 +175,51 @@ class Capture(TorchDispatchMode):
             number = {"name": COMPILED, "module": path, "call": self._calls[path], "kwargs": {}, "changed": []}
             number["args"] = [self._argument(x) for x in tensors]
             self.operations.append(number)
-            results = tree_leaves(output)
-            number["results"] = [
-                self._number(x, False, True, True) if isinstance(x, torch.Tensor) else -1 for x in results
-            ]
+            results = [x for x in tree_leaves(output) if isinstance(x, torch.Tensor)]
+            stored = self._await_backward(results, tensors, path)
+            number["results"] = [self._number(x, False, True, True) for x in (*stored, *results)]
             if len(self._stack) == 1:
                 self.gave(output)
             modes.__exit__(None, None, None)
             self._follow()
 
         hook = module.register_forward_hook(note, with_kwargs=True, always_call=True)
+
+    def _await_backward(self, results: list[torch.Tensor], given: list[torch.Tensor], path: str) -> list[torch.Tensor]:
+        """Note what a compiled module's backward pass gives as one operation, too; what is stored for it."""
+        stored = list[torch.Tensor]()
+        waiting = [x.grad_fn for x in results]
+        seen = {None, *(x.grad_fn for x in given)}
+        while waiting:
+            node: Any = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            waiting += [of for of, _ in node.next_functions]
+            if not node.name().startswith("CompiledFunctionBackward"):
+                continue
+            modes: list[Any] = []
+            saved = [x for x in node.saved_tensors if isinstance(x, torch.Tensor)]
+            stored += [x for x in saved if self._seen(x) is None and not any(x is y for y in (*stored, *results))]
+
+            def before(gradients: Any, modes: list[Any] = modes) -> None:
+                modes.append(_disable_current_modes())
+                modes[-1].__enter__()
+
+            def after(
+                results: Any, gradients: Any, modes: list[Any] = modes, saved: list[torch.Tensor] = saved
+            ) -> None:
+                if self._open:
+                    tensors = [x for x in (*saved, *gradients) if isinstance(x, torch.Tensor)]
+                    note = {"name": f"{COMPILED} backward", "module": path, "call": self._calls[path], "kwargs": {}}
+                    note |= {"args": [self._argument(x) for x in tensors], "changed": []}
+                    self.operations.append(note)
+                    note["results"] = [self._number(x, False, True, True) if x is not None else -1 for x in results]
+                modes.pop().__exit__(None, None, None)
+
+            node.register_prehook(before)
+            node.register_hook(after)
+        return stored
 
     def _leave(self, module: Any, args: Any, output: Any) -> None:
         if len(self._stack) > 1:

@@ -13,7 +13,7 @@ FP32 results were one ulp off on an AMD EPYC, whatever ATEN_CPU_CAPABILITY was (
 ``rsqrt`` were not. Inductor's kernels take the processor's instruction, which is, and so does this way.
 
 Not modelled: sums in another order (FP32's means and softmax), functions whose last bits are others, such as erf and
-exp, breaks of the graph, and backward passes.
+exp, breaks of the graph, and what a backward pass computes once more in place of storing it.
 :class:`~fplab.nn.diagnose.explain_report.Explanation` says how near a way comes to what ``torch.compile`` gives.
 
 Measured here, in BF16, (3, 7) and (2, 16) tokens, AVX512, torch 2.13: all bits of GPT-2, BERT and Llama of up to four
@@ -49,7 +49,16 @@ MOVES = {
     "detach",
 }  # besides views
 SUMS = {"mean", "sum", "var", "var_mean"}
-STATISTICS = {"native_layer_norm": 2, "_softmax": 2, "_log_softmax": 2, "_fused_rms_norm": 1}  # sums, which are stored
+STATISTICS = {
+    "native_layer_norm": 2,
+    "_softmax": 2,
+    "_log_softmax": 2,
+    "_fused_rms_norm": 1,
+    "native_layer_norm_backward": 2,
+    "_softmax_backward_data": 1,
+    "_log_softmax_backward_data": 1,
+    "_fused_rms_norm_backward": 1,
+}  # sums, which are stored
 FUSED = SUMS | STATISTICS.keys()
 Tensor = torch.Tensor
 Place = Callable[[], Hashable]  # where in the model the next operation is

@@ -280,8 +280,8 @@ def collective(op: Operation) -> bool:
 
 
 def is_compiled(op: Operation) -> bool:
-    """Whether an operation is a whole compiled module."""
-    return op.name == capturing.COMPILED
+    """Whether an operation is a whole compiled module, or its backward pass."""
+    return op.name.startswith(capturing.COMPILED)
 
 
 class Search:

@@ -188,7 +188,7 @@ def explain_dumps(a: Any, b: Any, most: int | None = None, progress: Progress | 
         if pair is None or pair in seen:
             break
         seen.add(pair)
-        cause, result = _tried(search, *pair)
+        cause, result, known = _tried(search, *pair)
         made = dumps[0].producers.get(pair[0], -1)
         share = math.nan
         fits = result is not None and made >= 0 and pair[0] in dumps[0].operations[made].results
@@ -201,6 +201,10 @@ def explain_dumps(a: Any, b: Any, most: int | None = None, progress: Progress | 
                 size = float(difference.square().sum())
                 share = float(((after - output) * difference).sum()) / size if size else 0.0
             output = after
+            if known is not None and known is not result:  # what is left of it is no later cause's
+                instead[made][place] = known
+                now = Side(dumps[0], sides[0].way, instead, sides[0])
+                output = _output(now)
         causes.append(replace(cause, share=share))
         if progress is not None:
             progress(causes[-1].text)
@@ -246,8 +250,8 @@ def _cones(search: Search, i: int, j: int) -> tuple[Cone, Cone]:
     return cone(search.a, i, search.common[0]), cone(search.b, j, search.common[1])
 
 
-def _tried(search: Search, i: int, j: int) -> tuple[Cause, Tensor | None]:
-    """What is known of a pair, and the tensor to go on with: b's where it is known, else the nearest."""
+def _tried(search: Search, i: int, j: int) -> tuple[Cause, Tensor | None, Tensor | None]:
+    """The cause of a pair, the tensor that it gives, and b's, or the same where that is not known."""
     mine, theirs = _cones(search, i, j)
     kind, differs = facts(mine, theirs)
     note, target = theirs.side.dump.tensors[j], theirs.side.known(j)
@@ -285,4 +289,5 @@ def _tried(search: Search, i: int, j: int) -> tuple[Cause, Tensor | None]:
     cause = Cause(
         mine.module(exchanged), theirs.module(exchanged), kind, differs, name, exact, left, math.nan, operations
     )
-    return cause, result if compiled or known is None else known  # of a compiled module the rest is to be seen
+    given = result if compiled or known is None else known  # of a compiled module the rest is to be seen
+    return cause, given, known if known is not None else given

@@ -43,9 +43,9 @@ def capture(
     ``rank-N.safetensors``. ``what``: of results "digests" alone, some "rows" too, or "all"; weights and inputs are
     kept whole, so that the program can be computed again. ``most``: bytes of tensors; once they are full, digests
     alone are noted. ``operations``: so many at most. A module that ``torch.compile`` gave runs compiled and is one
-    operation, whose results are kept, of forward passes alone; other compiled functions are refused. Where fplab is not
-    installed, the one file ``fplab/nn/diagnose/capturing.py`` does the same, ``with Capture(model, out): ...``, with
-    torch alone.
+    operation, and its backward pass another, whose results are kept; other compiled functions are refused. Where fplab
+    is not installed, the one file ``fplab/nn/diagnose/capturing.py`` does the same, ``with Capture(model, out): ...``,
+    with torch alone.
 
     >>> import tempfile
     >>> model, x = nn.Linear(4, 2), torch.ones(3, 4)
