@@ -178,7 +178,10 @@ def _uncollected() -> Iterator[None]:
 
 
 class _Part(JITCodeLibrary):  # type: ignore[misc]
-    """What callers take in whole: it becomes machine code with them, and not by itself."""
+    """What callers take in whole: it is optimised and made machine code with them, and by itself neither."""
+
+    def _optimize_final_module(self) -> None:
+        pass
 
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
