@@ -10,7 +10,6 @@ says only that it is whole and this kernel's: so the folder has to be the user's
 """
 
 import contextlib
-import copy
 import functools
 import gc
 import hashlib
@@ -24,16 +23,14 @@ import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numba
 import numpy as np
 from numba import types
 from numba.core.caching import NullCache
-from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompileResult
-from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
@@ -177,31 +174,6 @@ def _uncollected() -> Iterator[None]:
         gc.enable()
 
 
-class _Part(JITCodeLibrary):  # type: ignore[misc]
-    """What callers take in whole: it is optimised and made machine code with them, and by itself neither."""
-
-    def _optimize_final_module(self) -> None:
-        pass
-
-    def _finalize_final_module(self) -> None:
-        self._finalize_dynamic_globals()
-        self._finalized = True
-
-    serialize_using_object_code = JITCodeLibrary.serialize_using_bitcode
-
-
-@functools.cache
-def _parts() -> SimpleNamespace:
-    """numba's target of the functions that only kernels call, which are never called by their address."""
-    context = cpu_target.target_context
-    codegen = copy.copy(context.codegen())
-    codegen._library_class, codegen.set_env = _Part, lambda name, environment: None
-    return SimpleNamespace(
-        typing_context=cpu_target.typing_context, target_context=context.subtarget(_internal_codegen=codegen),
-        options=cpu_target.options,
-    )  # fmt: skip
-
-
 def _name(function: Kernel) -> str:
     """A name that tells a function from every other: where it is, and what it captures."""
     captured = [cell.cell_contents for cell in function.__closure__ or ()]
@@ -263,9 +235,7 @@ def jit(function: Kernel, *, inline: bool = False) -> Kernel:
 
     @functools.cache
     def inside() -> Kernel:
-        part: Any = _compiler(function, folder, f"{name}|inside", no_cpython_wrapper=True, forceinline=inline)
-        part._compiler.targetdescr, part.targetctx = _parts(), _parts().target_context
-        return part
+        return _compiler(function, folder, f"{name}|inside", no_cpython_wrapper=True, forceinline=inline)
 
     compiled.get_call_template = lambda args, kws: inside().get_call_template([types.unliteral(a) for a in args], kws)
     compiled.get_overload = lambda signature: inside().get_overload(signature)
